@@ -2,7 +2,6 @@
 
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
@@ -238,15 +237,14 @@ async fn status(context: &Context, agent: &str) -> ExitResult {
         output::items(&page, "requests").iter().filter(is_own).cloned().collect();
     if context.json {
         view["requests"] = requests.into();
-        output::json(&view)?;
-        return Ok(ExitCode::SUCCESS);
+        return print_agent(context, view);
     }
     let key = output::cell(&view, "session_key");
-    print_agent(context, view)?;
+    let printed = print_agent(context, view)?;
     for request in &requests {
         output::block(&request_text(context, &key, request))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
 /// An open request for a person, with the command that answers it.

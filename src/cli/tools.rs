@@ -256,32 +256,20 @@ async fn ask(client: &Client, request: &mcp_request::McpRequest) -> Result<Value
 }
 
 fn print_answer(context: &Context, answer: &Value) -> ExitResult {
-    if let Some(error) = answer.get("error") {
-        if context.json {
-            output::json(&json!({ "error": error }))?;
-        } else {
-            output::notes(&format!("error: {}", failure(error)));
-        }
-        return Ok(ExitCode::FAILURE);
-    }
     let result = &answer["result"];
     let structured = result.get("structuredContent");
-    if result.get("isError") == Some(&Value::Bool(true)) {
-        if context.json {
-            output::json(structured.unwrap_or(result))?;
-            return Ok(ExitCode::FAILURE);
-        }
-        let error = structured.and_then(|structured| structured.get("error"));
-        let text = error.map_or_else(|| texts(result), failure);
+    let refused = answer.get("error").map(|error| json!({ "error": error }));
+    let document = refused.as_ref().or(structured).unwrap_or(result);
+    let is_failure = refused.is_some() || result["isError"] == true;
+    if context.json {
+        output::json(document)?;
+    } else if is_failure {
+        let text = document.get("error").map_or_else(|| texts(result), failure);
         output::notes(&format!("error: {text}"));
-        return Ok(ExitCode::FAILURE);
+    } else {
+        output::block(&structured.map_or_else(|| format!("{}\n", texts(result)), readable))?;
     }
-    match structured {
-        _ if context.json => output::json(structured.unwrap_or(result))?,
-        Some(structured) => output::block(&readable(structured))?,
-        None => output::block(&format!("{}\n", texts(result)))?,
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn failure(error: &Value) -> String {

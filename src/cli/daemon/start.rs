@@ -4,7 +4,7 @@
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -278,29 +278,24 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
     let stopped = stop_running(context).await?;
     let stays = daemon::stays_stopped(&context.paths);
     let agents = agents_that_go_on(context).await;
-    if context.json {
-        output::json(&json!({
-            "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays,
-        }))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    output::line(&match stopped {
-        Some(pid) => format!("svc stopped (pid {pid})"),
-        None => "svc is not running".to_owned(),
-    })?;
-    if let Some(line) = agents {
-        output::line(&line)?;
-    }
-    if stays {
-        output::line(
-            "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
-        )?;
-    } else if stopped.is_some() {
-        output::line(
-            "the next prompt in a connected client starts it again; `svc stop --stay` keeps it stopped",
-        )?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let document =
+        json!({ "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays });
+    context.print(&document, || {
+        output::line(&match stopped {
+            Some(pid) => format!("svc stopped (pid {pid})"),
+            None => "svc is not running".to_owned(),
+        })?;
+        agents.iter().try_for_each(|line| output::line(line))?;
+        match stopped {
+            _ if stays => output::line(
+                "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
+            ),
+            Some(_) => output::line(
+                "the next prompt in a connected client starts it again; `svc stop --stay` keeps it stopped",
+            ),
+            None => Ok(()),
+        }
+    })
 }
 
 /// A sentence about hosted agents that go on without the daemon, if there are any.

@@ -193,12 +193,10 @@ pub(super) async fn add_json(context: &Context, name: &str, entry: &str) -> Exit
 async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) -> ExitResult {
     let normal = source_name(name).map_err(|problem| UsageError(problem.to_string()))?;
     if normal != name {
-        let text = format!("{name:?}: use letters, digits, _ and -, such as {normal}");
-        return Err(UsageError(text).into());
+        bail!(UsageError(format!("{name:?}: use letters, digits, _ and -, such as {normal}")));
     }
     if name == BUILTIN_CORE && entry.get("type").and_then(Value::as_str) != Some("builtin") {
-        let text = format!("{name:?} is the built-in server's name: choose another");
-        return Err(UsageError(text).into());
+        bail!(UsageError(format!("{name:?} is the built-in server's name: choose another")));
     }
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
@@ -207,8 +205,7 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
     if let Some(url) = entry.get("url").and_then(Value::as_str)
         && !["http://", "https://", "$"].iter().any(|start| url.starts_with(start))
     {
-        let text = format!("{url:?} is no URL: it begins with https:// or http://");
-        return Err(UsageError(text).into());
+        bail!(UsageError(format!("{url:?} is no URL: it begins with https:// or http://")));
     }
     let target = if is_user { ServerFile::of_user(context) } else { ServerFile::of_project()? };
     let (before, after) = target.insert(name, entry)?;

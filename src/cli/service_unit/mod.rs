@@ -186,18 +186,17 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult 
     let commands: Vec<_> = commands.iter().map(|words| words.join(" ")).collect();
     if present == Present::Absent || dry_run {
         let commands = if present == Present::Absent { Vec::new() } else { commands };
-        if context.json {
-            output::json(&json!({
-                "manager": unit.manager.as_str(), "path": unit.path, "unit": present.as_str(),
-                "removed": false, "commands": commands,
-            }))?;
-        } else if present == Present::Absent {
-            output::line("nothing is installed")?;
-        } else {
+        let document = json!({
+            "manager": unit.manager.as_str(), "path": unit.path, "unit": present.as_str(),
+            "removed": false, "commands": commands,
+        });
+        return context.print(&document, || {
+            if present == Present::Absent {
+                return output::line("nothing is installed");
+            }
             output::line(&format!("would remove {}", unit.path.display()))?;
-            output::line(&format!("would run: {}", commands.join("; ")))?;
-        }
-        return Ok(ExitCode::SUCCESS);
+            output::line(&format!("would run: {}", commands.join("; ")))
+        });
     }
 
     let reached = unit.state();
