@@ -207,16 +207,18 @@ impl TerminalFeed {
         let is_message = kind.starts_with("message.") && data.get("to_peer").is_some();
         let state = |key: &str| output::state_style(text(data, key).unwrap_or_default());
         let style = match (kind, family) {
-            ("peer.registered" | "session.started" | "daemon.started", _) => Style::Good,
-            ("peer.updated" | "peer.removed" | "session.ended" | "daemon.stopped", _) => Style::Dim,
-            ("peer.status" | "task" | "terminal", _) => state("status"),
-            ("ghap.started" | "ghap.updated" | "ghap.resolved" | "ghap.adopted", _) => {
-                state("status")
+            ("outcome.recorded", _) if text(data, "verdict") == Some("fail") => Style::Bad,
+            ("peer.registered" | "session.started" | "daemon.started" | "outcome.recorded", _) => {
+                Style::Good
             }
+            ("peer.updated" | "peer.removed" | "session.ended" | "daemon.stopped", _) => Style::Dim,
+            (
+                "peer.status" | "task" | "terminal" | "ghap.started" | "ghap.updated"
+                | "ghap.resolved" | "ghap.adopted",
+                _,
+            ) => state("status"),
             ("frame", _) => Style::Plain,
             ("reply", _) => Style::Busy,
-            ("outcome.recorded", _) if text(data, "verdict") == Some("fail") => Style::Bad,
-            ("outcome.recorded", _) => Style::Good,
             _ if is_message => state("state"),
             ("state", "agent") => output::state_style(&event.words("state")),
             ("request", "agent") => Style::Waiting,

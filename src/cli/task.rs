@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{ListQuery, NewTask, TaskFilter};
@@ -101,16 +100,6 @@ pub(super) struct CreateArgs {
     metadata: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct PrintedFrame {
-    line: String,
-    #[serde(default)]
-    kind: String,
-    /// The next frame continues this line.
-    #[serde(default)]
-    partial: bool,
-}
-
 pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
     match command {
         TaskCommand::Create(args) => {
@@ -178,10 +167,15 @@ pub(super) async fn watch(context: &Context, id: &str, after: Option<u64>) -> Ex
         if context.json {
             output::ndjson(&json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
-            let frame = PrintedFrame::deserialize(&data)
-                .context("the daemon sent a frame without a line")?;
-            has_words |= frame.kind != "stderr";
-            show(&frame)?;
+            let line = data["line"].as_str().context("the daemon sent a frame without a line")?;
+            has_words |= data["kind"] != "stderr";
+            match data["kind"].as_str() {
+                // The command wrote it to standard error. A closed standard error is ignored.
+                Some("stderr") => output::note(line),
+                // The next frame continues this line.
+                _ if data["partial"] == true => output::block(&output::visible(line))?,
+                _ => output::line(line)?,
+            }
         } else if kind == "reply" {
             output::notes(&reply_text(&data));
         } else if kind == "task"
@@ -246,18 +240,6 @@ fn subscription(context: &Context, id: &str, after: Option<u64>) -> Result<Follo
 
 async fn fetch(client: &Client, id: &str) -> Result<Value> {
     Ok(client.get(&format!("/v1/tasks/{}", encode(id))).await?)
-}
-
-fn show(frame: &PrintedFrame) -> Result<()> {
-    if frame.kind == "stderr" {
-        // The command wrote it to standard error. A closed standard error is ignored.
-        output::note(&frame.line);
-        return Ok(());
-    }
-    if frame.partial {
-        return output::block(&output::visible(&frame.line));
-    }
-    output::line(&frame.line)
 }
 
 fn print(context: &Context, task: &Value) -> ExitResult {

@@ -6,7 +6,6 @@ use std::process::Child;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
 use svc_model::limits;
@@ -179,20 +178,14 @@ pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog
     keep(home, &json!({ "id": id, SPOOLED_UNPRINTED: session }), log);
 }
 
-/// A spooled line of an event whose answer was not printed.
-#[derive(Debug, Deserialize)]
-struct UnprintedEvent {
-    id: String,
-    /// The client's session.
-    unprinted: String,
-}
-
 /// The ids of a session's events whose answers were not printed.
 pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     let lines = HookSpool::in_home(home).latest().unwrap_or_default();
-    let noted = lines.iter().filter_map(|line| serde_json::from_str::<UnprintedEvent>(line).ok());
-    let own = noted.filter(|event| event.unprinted == session);
-    own.map(|event| event.id).take(limits::HOOKS_LOST).collect()
+    let noted = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let own = noted.filter(|event| event[SPOOLED_UNPRINTED] == session);
+    own.filter_map(|event| Some(event["id"].as_str()?.to_owned()))
+        .take(limits::HOOKS_LOST)
+        .collect()
 }
 
 /// Starts a daemon without waiting for it; `None` if it has to stay stopped. Of several daemons

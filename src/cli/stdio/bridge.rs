@@ -213,14 +213,8 @@ impl LegacySession {
         result: &RawValue,
         params: Option<&RawValue>,
     ) -> Self {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Negotiated {
-            protocol_version: String,
-        }
-        let negotiated: Option<Negotiated> = serde_json::from_str(result.get()).ok();
-        let revision =
-            negotiated.and_then(|negotiated| Revision::parse(&negotiated.protocol_version));
+        let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+        let revision = result["protocolVersion"].as_str().and_then(Revision::parse);
         let process = program::client();
         Self { id, revision, params: params.map(ToOwned::to_owned), process }
     }
