@@ -2,16 +2,16 @@
 
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{ClientError, with_query};
+use svc_client::{ClientError, with_object};
 use svc_sys::private_file;
 use svc_wire::host_protocol::{HistoryQuery, SendMode, StopAgent};
 
 use super::agent_attach::host;
+use super::agent_away::{find_answering, input_of};
 use super::agent_list::{AgentListArgs, print_agent, print_history, print_sent, print_stopped};
 use super::context::members;
 use super::naming::{self, AdvisedError};
@@ -149,7 +149,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult 
         }
         other => other,
     };
-    let is_away = |error: &anyhow::Error| {
+    let is_away = |error: &Error| {
         matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
     };
     match via_daemon(context, command.clone()).await {
@@ -162,22 +162,26 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult 
     }
 }
 
-async fn via_hosts(context: &Context, command: AgentCommand, away: anyhow::Error) -> ExitResult {
+async fn via_hosts(context: &Context, command: AgentCommand, away: Error) -> ExitResult {
     match command {
         AgentCommand::List(args) => agent_away::list(context, &args, away).await,
         AgentCommand::Status { agent } => agent_away::status(context, &agent, away).await,
         AgentCommand::Send { agent, input, steer } => {
+            let (host, _) = find_answering(context, &agent, away).await?;
             let mode = if steer { SendMode::Steer } else { SendMode::Queue };
-            agent_away::send(context, &agent, (input, mode), away).await
+            let sent = host.send(&input_of(input, mode)).await?;
+            print_sent(context, &serde_json::to_value(sent)?, steer)
         }
         AgentCommand::Stop { agent, force, timeout, reason } => {
+            let (host, _) = find_answering(context, &agent, away).await?;
             let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
-            agent_away::stop(context, &agent, &stop, away).await
+            let stopped = host.stop(&stop).await?;
+            print_stopped(context, &agent, &serde_json::to_value(stopped)?)
         }
         AgentCommand::History { agent, limit, no_tools } => {
-            let include_tools = no_tools.then_some(false);
-            let query = HistoryQuery { limit, before: None, include_tools };
-            agent_away::history(context, &agent, &query, away).await
+            let (host, _) = find_answering(context, &agent, away).await?;
+            let page = host.history(&history_query(limit, no_tools)).await?;
+            print_history(context, &serde_json::to_value(page)?)
         }
         AgentCommand::Attach { agent } => agent_away::attach(context, &agent, away).await,
         _ => Err(away),
@@ -207,26 +211,21 @@ async fn via_daemon(context: &Context, command: AgentCommand) -> ExitResult {
             print_agent(context, view)
         }
         AgentCommand::Stop { agent, force, timeout, reason } => {
-            let mut body = json!({ "force": force });
-            if let Some(timeout) = timeout {
-                body["timeout"] = timeout.into();
-            }
-            if let Some(reason) = reason {
-                body["reason"] = reason.into();
-            }
-            let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &body).await?;
+            let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
+            let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &stop).await?;
             print_stopped(context, &agent, &stopped)
         }
         AgentCommand::History { agent, limit, no_tools } => {
-            let limit = limit.to_string();
-            let tools = no_tools.then_some("false");
-            let query = [("limit", Some(limit.as_str())), ("include_tools", tools)];
-            let path = with_query(&host(&agent, "/history"), &query);
+            let path = with_object(&host(&agent, "/history"), &history_query(limit, no_tools));
             print_history(context, &context.client()?.get(&path).await?)
         }
         AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
         AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
     }
+}
+
+fn history_query(limit: u64, no_tools: bool) -> HistoryQuery {
+    HistoryQuery { limit, before: None, include_tools: no_tools.then_some(false) }
 }
 
 async fn status(context: &Context, agent: &str) -> ExitResult {
@@ -238,15 +237,14 @@ async fn status(context: &Context, agent: &str) -> ExitResult {
         output::items(&page, "requests").iter().filter(is_own).cloned().collect();
     if context.json {
         view["requests"] = requests.into();
-        output::json(&view)?;
-        return Ok(ExitCode::SUCCESS);
+        return print_agent(context, view);
     }
     let key = output::cell(&view, "session_key");
-    print_agent(context, view)?;
+    let printed = print_agent(context, view)?;
     for request in &requests {
         output::block(&request_text(context, &key, request))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
 /// An open request for a person, with the command that answers it.
@@ -289,11 +287,7 @@ async fn start(context: &Context, args: StartArgs) -> ExitResult {
 
 /// The error for an instance that the daemon does not know. If config.toml has it by now, a restart
 /// of the daemon is needed.
-pub(super) fn unread(
-    context: &Context,
-    instance: Option<&str>,
-    error: ClientError,
-) -> anyhow::Error {
+pub(super) fn unread(context: &Context, instance: Option<&str>, error: ClientError) -> Error {
     let is_missing = error.problem().is_some_and(|problem| {
         problem.field.as_deref() == Some("instance") && naming::is_about_a_name(problem)
     });
@@ -316,7 +310,7 @@ fn has_instance(config: &str, name: &str) -> bool {
     })
 }
 
-pub(super) fn text(given: String) -> anyhow::Result<String> {
+pub(super) fn text(given: String) -> Result<String> {
     if given != "-" {
         return Ok(given);
     }

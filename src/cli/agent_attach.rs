@@ -4,6 +4,7 @@ use std::io::BufRead as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 use svc_client::{ClientError, FollowItem, Follower, encode, with_query};
 use tokio::sync::mpsc;
@@ -120,13 +121,13 @@ async fn post(context: &Context, path: &str, body: &Value) -> Result<Value, Clie
     }
 }
 
-fn follower(context: &Context, view: &Value, after: u64) -> anyhow::Result<Follower> {
+fn follower(context: &Context, view: &Value, after: u64) -> Result<Follower> {
     let stream = format!("agent/{}", output::cell(view, "id"));
     let path = with_query("/v1/events", &[("stream", Some(stream.as_str()))]);
     Ok(Follower::new(context.discovery()?, path).after(after).patient())
 }
 
-pub(super) fn paragraph(text: &str) -> anyhow::Result<()> {
+pub(super) fn paragraph(text: &str) -> Result<()> {
     output::block(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)))
 }
 
@@ -195,12 +196,12 @@ impl Printer {
         }
     }
 
-    fn show(&mut self, item: &Value) -> anyhow::Result<()> {
+    fn show(&mut self, item: &Value) -> Result<()> {
         if item["kind"] == "delta" { self.speak(&item["data"]) } else { self.print(&item["data"]) }
     }
 
     /// The event of an item; notes gaps and reconnections.
-    fn event_of(&mut self, item: &FollowItem) -> anyhow::Result<Option<Value>> {
+    fn event_of(&mut self, item: &FollowItem) -> Result<Option<Value>> {
         if let FollowItem::Event { data, .. } = item {
             return Ok(Some(serde_json::from_str(data)?));
         }
@@ -212,7 +213,7 @@ impl Printer {
         Ok(None)
     }
 
-    pub(super) fn speak(&mut self, delta: &Value) -> anyhow::Result<()> {
+    pub(super) fn speak(&mut self, delta: &Value) -> Result<()> {
         // Each line of an `exec` program is an event; there are no deltas to join.
         if self.is_exec {
             return Ok(());
@@ -236,13 +237,13 @@ impl Printer {
         }
     }
 
-    fn end_open_line(&mut self) -> anyhow::Result<()> {
+    fn end_open_line(&mut self) -> Result<()> {
         let is_open = self.said.as_mut().is_some_and(|said| std::mem::take(&mut said.is_open));
         if is_open { output::block("\n") } else { Ok(()) }
     }
 
     /// Prints an entry without the text that deltas have printed already.
-    fn print_entry(&mut self, entry: &Value) -> anyhow::Result<()> {
+    fn print_entry(&mut self, entry: &Value) -> Result<()> {
         let content = entry["content"].as_str().filter(|_| entry["role"] == "assistant");
         if let (Some(content), Some(said)) = (content, &self.said) {
             let (rest, is_open) = (content.get(said.printed..), said.is_open);
@@ -258,7 +259,7 @@ impl Printer {
         paragraph(&entry_text(entry))
     }
 
-    pub(super) fn print(&mut self, event: &Value) -> anyhow::Result<()> {
+    pub(super) fn print(&mut self, event: &Value) -> Result<()> {
         let kind = event["type"].as_str().unwrap_or_default();
         if matches!(kind, "stderr" | "request" | "answer" | "error" | "exit") {
             self.end_open_line()?;

@@ -3,29 +3,23 @@
 use std::fs;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Error, Result, bail};
 use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, HostUpdate};
 use svc_model::agent::{AgentInfo, AgentState};
 use svc_model::{AgentId, LATEST};
-use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode, StopAgent};
+use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode};
 use tokio::task::JoinSet;
 
 use super::agent_attach::{Printer, end_of, entry_text, note_failure, paragraph, typed_lines};
-use super::agent_list::{
-    self, AgentListArgs, print_agent, print_history, print_sent, print_stopped,
-};
+use super::agent_list::{self, AgentListArgs, print_agent};
 use super::{Context, ExitResult, output};
 
 const NEEDS_A_DAEMON: &str =
     "svc: answering needs a daemon: `svc start`, then `svc agent answer` or attach again";
 
 /// Lists the agents whose hosts respond. Fails with `away` (no daemon runs) if there are none.
-pub(super) async fn list(
-    context: &Context,
-    args: &AgentListArgs,
-    away: anyhow::Error,
-) -> ExitResult {
+pub(super) async fn list(context: &Context, args: &AgentListArgs, away: Error) -> ExitResult {
     let found = living_hosts(context).await;
     if found.is_empty() || args.instances {
         return Err(away);
@@ -40,46 +34,13 @@ pub(super) async fn list(
 
 const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as their hosts tell; `svc start` shows all who take part";
 
-pub(super) async fn status(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
+pub(super) async fn status(context: &Context, named: &str, away: Error) -> ExitResult {
     let found = find(context, named, away).await?;
     print_agent(context, view(&found))
 }
 
-pub(super) async fn send(
-    context: &Context,
-    named: &str,
-    (input, mode): (String, SendMode),
-    away: anyhow::Error,
-) -> ExitResult {
-    let (host, _) = find_answering(context, named, away).await?;
-    let sent = host.send(&input_of(input, mode)).await?;
-    print_sent(context, &serde_json::to_value(sent)?, mode == SendMode::Steer)
-}
-
-pub(super) async fn stop(
-    context: &Context,
-    named: &str,
-    stop: &StopAgent,
-    away: anyhow::Error,
-) -> ExitResult {
-    let (host, _) = find_answering(context, named, away).await?;
-    let stopped = host.stop(stop).await?;
-    print_stopped(context, named, &serde_json::to_value(stopped)?)
-}
-
-pub(super) async fn history(
-    context: &Context,
-    named: &str,
-    query: &HistoryQuery,
-    away: anyhow::Error,
-) -> ExitResult {
-    let (host, _) = find_answering(context, named, away).await?;
-    let page = host.history(query).await?;
-    print_history(context, &serde_json::to_value(page)?)
-}
-
 /// Sends lines of standard input to an agent until the input or the agent ends.
-pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
+pub(super) async fn attach(context: &Context, named: &str, away: Error) -> ExitResult {
     let (host, status) = find_answering(context, named, away).await?;
     let info = status.agent;
     let history = host.history(&HistoryQuery { limit: 10, ..HistoryQuery::default() }).await?;
@@ -150,7 +111,7 @@ pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) 
     }
 }
 
-const fn input_of(input: String, mode: SendMode) -> SendInput {
+pub(super) const fn input_of(input: String, mode: SendMode) -> SendInput {
     SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
 }
 
@@ -170,11 +131,11 @@ fn view(found: &FoundHost) -> Value {
     }
 }
 
-async fn find_answering(
+pub(super) async fn find_answering(
     context: &Context,
     named: &str,
-    away: anyhow::Error,
-) -> anyhow::Result<(HostClient, HostStatus)> {
+    away: Error,
+) -> Result<(HostClient, HostStatus)> {
     let found = find(context, named, away).await?;
     match found.said {
         Ok(status) => Ok((found.client, status)),
@@ -184,7 +145,7 @@ async fn find_answering(
 
 /// The living host that `named` identifies: by the agent's id, a prefix of the id, or its session
 /// key, with or without `agent:` and `:main`. Without a name: the host that was started last.
-async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Result<FoundHost> {
+async fn find(context: &Context, named: &str, away: Error) -> Result<FoundHost> {
     let mut found = living_hosts(context).await;
     if found.is_empty() {
         return Err(away);

@@ -2,7 +2,6 @@
 //! with its end, its history and the delivery of an input.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -307,14 +306,8 @@ fn stopped_in_words(agent: &str, stopped: &Value) -> String {
 }
 
 pub(super) fn print_history(context: &Context, page: &Value) -> ExitResult {
-    if context.json {
-        output::json(page)?;
-    } else {
-        for entry in output::items(page, "entries") {
-            paragraph(&entry_text(entry))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    let mut entries = output::items(page, "entries").iter();
+    context.print(page, || entries.try_for_each(|entry| paragraph(&entry_text(entry))))
 }
 
 pub(super) fn print_sent(context: &Context, sent: &Value, is_steering: bool) -> ExitResult {
@@ -395,26 +388,15 @@ mod tests {
 
     #[test]
     fn stop_is_reported_in_a_sentence() {
-        let told = |stopped: &Value| stopped_in_words("agent:claude:main", stopped);
-        for (stopped, sentence) in [
-            (
-                json!({ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }),
-                "agent:claude:main has ended; its program ended with exit code 0",
-            ),
-            (
-                json!({ "stopped": true, "signal": 9, "final_state": "done" }),
-                "agent:claude:main has ended; it was stopped by svc (SIGKILL)",
-            ),
-            (
-                json!({ "stopped": true, "exit_code": 3, "final_state": "error" }),
-                "agent:claude:main has ended; its program ended with exit code 3; its state is error",
-            ),
-            (
-                json!({ "stopped": false }),
-                "agent:claude:main has not ended yet: `svc agent status agent:claude:main` says how it is",
-            ),
-        ] {
-            assert_eq!(told(&stopped), sentence);
+        let cases = json!([
+            [{ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }, "has ended; its program ended with exit code 0"],
+            [{ "stopped": true, "signal": 9, "final_state": "done" }, "has ended; it was stopped by svc (SIGKILL)"],
+            [{ "stopped": true, "exit_code": 3, "final_state": "error" }, "has ended; its program ended with exit code 3; its state is error"],
+            [{ "stopped": false }, "has not ended yet: `svc agent status agent:claude:main` says how it is"],
+        ]);
+        for case in cases.as_array().expect("a list") {
+            let sentence = format!("agent:claude:main {}", case[1].as_str().expect("a text"));
+            assert_eq!(stopped_in_words("agent:claude:main", &case[0]), sentence);
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use super::context::{Context, GlobalFlags};
 use super::output::{self, OutputClosed};
@@ -109,7 +110,11 @@ enum Command {
     #[command(after_help = "Examples:\n  svc stop\n  svc stop --stay\n\n\
         Waits until the daemon is gone. Does nothing if none runs. Agents that svc runs keep running. The next prompt in a connected client starts \
         the daemon again, unless --stay is given.")]
-    Stop(daemon::StopArgs),
+    Stop {
+        /// Keep it stopped until `svc start`: no hook and no client starts it
+        #[arg(long)]
+        stay: bool,
+    },
     /// Stop the daemon if it runs, and start it
     #[command(after_help = "Example:\n  svc restart\n\n\
         The flags of the previous start are not remembered; give them again or put them into config.toml.")]
@@ -232,17 +237,26 @@ enum Command {
     Doctor,
     /// Copy the database to a file while the daemon runs
     #[command(after_help = "Example:\n  svc backup /backups/svc.db")]
-    Backup(database::BackupArgs),
+    Backup {
+        /// The file to write; it must not exist
+        path: PathBuf,
+    },
     /// Replace the database by a backup; the daemon must not run
     #[command(after_help = "Example:\n  svc restore /backups/svc.db")]
-    Restore(database::RestoreArgs),
+    Restore {
+        /// The backup to restore
+        path: PathBuf,
+    },
     /// Apply pending migrations, or list them with --check (exit code 4 if there are any)
     #[command(after_help = "Example:\n  svc migrate --check")]
     Migrate(database::MigrateArgs),
     /// Print a completion script for your shell
     #[command(after_help = "Example:\n  \
         svc completions bash > ~/.local/share/bash-completion/completions/svc")]
-    Completions(CompletionsArgs),
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 impl Cli {
@@ -310,8 +324,11 @@ pub(super) fn dispatch(cli: Cli) -> ExitResult {
     if let Command::Hook(args) = command {
         return Ok(hook::run(global, args, std::time::Instant::now()));
     }
-    if let Command::Completions(args) = &command {
-        return print_completions(args, Cli::command());
+    if let Command::Completions { shell } = command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "svc", &mut script);
+        output::exact(&script)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let context = Context::new(global)?;
     match command {
@@ -322,11 +339,11 @@ pub(super) fn dispatch(cli: Cli) -> ExitResult {
                 // terminal to lose.
                 let _ = rustix::process::setsid();
             }
-            serve::run(&context.config(&args.flags())?, &context.env)
+            serve::run(&context.config(&args.flags)?, &context.env)
         }
         Command::Migrate(args) => database::migrate(&context, &args),
-        Command::Backup(args) => database::backup(&context, &args),
-        Command::Restore(args) => database::restore(&context, &args),
+        Command::Backup { path } => database::backup(&context, &path),
+        Command::Restore { path } => database::restore(&context, &path),
         Command::Config(command) => config::run(&context, command),
         command => on_runtime(client_command(context, command)),
     }
@@ -342,7 +359,7 @@ async fn client_command(context: Context, command: Command) -> ExitResult {
     }
     match command {
         Command::Start(args) => daemon::start(context, &args).await,
-        Command::Stop(args) => daemon::stop(context, &args).await,
+        Command::Stop { stay } => daemon::stop(context, stay).await,
         Command::Restart(args) => daemon::restart(context, &args).await,
         Command::Status => daemon::status(context).await,
         Command::Logs(args) => daemon::logs(context, &args).await,
@@ -374,11 +391,11 @@ async fn client_command(context: Context, command: Command) -> ExitResult {
         Command::Service(command) => service_unit::run(context, command).await,
         Command::Serve(_)
         | Command::Migrate(_)
-        | Command::Backup(_)
-        | Command::Restore(_)
+        | Command::Backup { .. }
+        | Command::Restore { .. }
         | Command::Config(_)
         | Command::Hook(_)
-        | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
+        | Command::Completions { .. } => unreachable!("these are dispatched without a runtime"),
     }
 }
 
@@ -391,19 +408,6 @@ fn on_runtime(work: impl Future<Output = ExitResult> + Send) -> ExitResult {
     // A write to an output that nobody reads must not delay the exit.
     runtime.shutdown_background();
     result
-}
-
-#[derive(Debug, Clone, Args)]
-struct CompletionsArgs {
-    /// The shell
-    shell: clap_complete::Shell,
-}
-
-fn print_completions(args: &CompletionsArgs, mut command: clap::Command) -> ExitResult {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, "svc", &mut script);
-    output::exact(&script)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_sys::config::{Config, ConfigError, Env, FileConfig, Flags};
@@ -29,7 +30,7 @@ pub(super) enum ConfigCommand {
 
 pub(super) fn run(context: &Context, command: ConfigCommand) -> ExitResult {
     match command {
-        ConfigCommand::Show(args) => show(context, &args.flags()),
+        ConfigCommand::Show(args) => show(context, &args.flags),
         ConfigCommand::Check { file } => check(context, file),
     }
 }
@@ -66,7 +67,7 @@ fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {
     let file = named.unwrap_or_else(|| context.paths.config_file.clone());
     if is_named && !file.exists() {
         // A daemon runs without the file, but a person who names a file wants it read.
-        return Err(UsageError(format!("there is no file {}", file.display())).into());
+        bail!(UsageError(format!("there is no file {}", file.display())));
     }
     let file = std::path::absolute(file)?;
     let mut paths = context.paths.clone();
@@ -84,8 +85,7 @@ fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {
     if !problems.is_empty() {
         // A daemon starts in spite of these problems, but a person who checks the file wants to see
         // them.
-        let text = problems.join("; ");
-        return Err(UsageError(format!("{}: {text}", file.display())).into());
+        bail!(UsageError(format!("{}: {}", file.display(), problems.join("; "))));
     }
     let line = format!("{} is valid", file.display());
     context.print_line(&json!({ "file": file, "valid": true }), &line)

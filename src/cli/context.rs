@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -68,7 +68,7 @@ pub struct Context {
 
 impl Context {
     /// Fails if neither a flag nor the environment gives the data folder.
-    pub(super) fn new(flags: GlobalFlags) -> anyhow::Result<Self> {
+    pub(super) fn new(flags: GlobalFlags) -> Result<Self> {
         let GlobalFlags { json, utc, color, home, url } = flags;
         let env = Env::from_process();
         let paths = Paths::resolve(&env, home.as_deref())?;
@@ -76,11 +76,11 @@ impl Context {
         Ok(Self { env, paths, json, screen, url })
     }
 
-    pub fn config(&self, flags: &Flags) -> anyhow::Result<Config> {
+    pub fn config(&self, flags: &Flags) -> Result<Config> {
         Ok(Config::resolve(self.paths.clone(), &self.env, flags)?)
     }
 
-    pub(super) fn discovery(&self) -> anyhow::Result<Discovery> {
+    pub(super) fn discovery(&self) -> Result<Discovery> {
         let resolve = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
         let config = resolve.or_else(|error| self.without_file().ok_or(error))?;
         Ok(Discovery::new(&config, &self.env, self.url.as_deref())?)
@@ -91,7 +91,7 @@ impl Context {
         Discovery::for_agent(&self.paths, &self.env, self.url.as_deref())
     }
 
-    pub(super) fn client_locations(&self) -> anyhow::Result<ClientLocations> {
+    pub(super) fn client_locations(&self) -> Result<ClientLocations> {
         let home = self.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         Ok(ClientLocations::new(
             home.context("HOME is not set, so the clients' files cannot be found")?,
@@ -121,24 +121,28 @@ impl Context {
         Config::from_sources(self.paths.clone(), &self.env, &Flags::default(), &file).ok()
     }
 
-    pub(super) fn client(&self) -> anyhow::Result<Client> {
+    pub(super) fn client(&self) -> Result<Client> {
         Ok(Client::new(self.discovery()?.target()?))
+    }
+
+    /// Prints a document: with `--json` as it is, else by `shown`.
+    pub(super) fn print(
+        &self,
+        document: &impl Serialize,
+        shown: impl FnOnce() -> Result<()>,
+    ) -> ExitResult {
+        let printed = if self.json { output::json(document) } else { shown() };
+        printed.map(|()| ExitCode::SUCCESS)
     }
 
     /// Prints a document: with `--json` as it is, else as this line.
     pub(super) fn print_line(&self, document: &impl Serialize, line: &str) -> ExitResult {
-        let printed = if self.json { output::json(document) } else { output::line(line) };
-        printed.map(|()| ExitCode::SUCCESS)
+        self.print(document, || output::line(line))
     }
 
     /// Prints an object: with `--json` as it is, else a line for each member, those of `first`
     /// first.
     pub(super) fn print_object(&self, object: &Value, first: &[&str]) -> ExitResult {
-        let printed = if self.json {
-            output::json(object)
-        } else {
-            output::object(&self.screen, object, first)
-        };
-        printed.map(|()| ExitCode::SUCCESS)
+        self.print(object, || output::object(&self.screen, object, first))
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 use svc_model::{Clock as _, SystemClock};
@@ -33,7 +33,7 @@ const NOTE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Takes the lock. If another process holds it, the error names that process and ends with
 /// `advice`.
-pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> anyhow::Result<DatabaseLock> {
+pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> Result<DatabaseLock> {
     match DatabaseLock::acquire(&paths.lock) {
         Ok(lock) => return Ok(lock),
         Err(LockError::Held) => {}
@@ -50,23 +50,11 @@ pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> anyhow::Resu
     Err(DatabaseInUse(text).into())
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct BackupArgs {
-    /// The file to write; it must not exist
-    path: PathBuf,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(super) struct RestoreArgs {
-    /// The backup to restore
-    path: PathBuf,
-}
-
 /// Copies the database into one file and checks the copy. The daemon may run meanwhile.
-pub(super) fn backup(context: &Context, args: &BackupArgs) -> ExitResult {
+pub(super) fn backup(context: &Context, to: &Path) -> ExitResult {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     refuse_server(context)?;
-    let (from, to) = (&context.paths.db, &args.path);
+    let from = &context.paths.db;
     private_file::check_folder(&context.paths.home)?;
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
     // A dangling link also counts as an existing file.
@@ -89,10 +77,10 @@ pub(super) fn backup(context: &Context, args: &BackupArgs) -> ExitResult {
 
 /// Replaces the database by a backup and keeps the old database beside it. Refused while a daemon
 /// runs.
-pub(super) fn restore(context: &Context, args: &RestoreArgs) -> ExitResult {
+pub(super) fn restore(context: &Context, from: &Path) -> ExitResult {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     refuse_server(context)?;
-    let (from, to) = (&args.path, &context.paths.db);
+    let to = &context.paths.db;
     let source =
         private_file::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     private_file::prepare_home(&context.paths.home)?;
@@ -103,20 +91,17 @@ pub(super) fn restore(context: &Context, args: &RestoreArgs) -> ExitResult {
         .with_context(|| format!("{} was not restored, and nothing was changed", from.display()))?;
     let kept = put_aside(to)?;
     private_file::persist_new(prepared, to)?;
-    if context.json {
-        output::json(&json!({ "restored": from, "db": to, "previous": kept }))?;
-    } else {
+    context.print(&json!({ "restored": from, "db": to, "previous": kept }), || {
         output::line(&format!("restored {} to {}", from.display(), to.display()))?;
-        if let Some(kept) = kept {
+        if let Some(kept) = &kept {
             output::line(&format!("the previous database is {}", kept.display()))?;
         }
-        output::line("earlier session tokens are invalid; `svc mcp-config` mints new ones")?;
-    }
-    Ok(ExitCode::SUCCESS)
+        output::line("earlier session tokens are invalid; `svc mcp-config` mints new ones")
+    })
 }
 
 /// Refuses to copy or replace a file that the daemon does not use.
-fn refuse_server(context: &Context) -> anyhow::Result<()> {
+fn refuse_server(context: &Context) -> Result<()> {
     let Ok(config) = context.config(&Flags::default()) else { return Ok(()) };
     let Some(url) = config.store.url.value else { return Ok(()) };
     Err(UsageError(format!(
@@ -129,7 +114,7 @@ fn refuse_server(context: &Context) -> anyhow::Result<()> {
 }
 
 /// Copies the file before the check, so that the file which was checked is the file which is used.
-fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTempFile> {
+fn prepare(from: &Path, mut source: File, to: &Path) -> Result<NamedTempFile> {
     private_file::check_source(from, &source.metadata()?)?;
     private_file::check_above_file(from)?;
     let mut copy = private_file::temporary_beside(to)?;
@@ -142,7 +127,7 @@ fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTemp
 /// Renames the database and its side files, which find each other by name. A write-ahead log
 /// without its database is renamed, too: the engine would replay it into the next file of that
 /// name.
-fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
+fn put_aside(db: &Path) -> Result<Option<PathBuf>> {
     let was_there = db.exists();
     let with = |suffix: &str| {
         let mut name: OsString = db.as_os_str().to_owned();
@@ -159,7 +144,7 @@ fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(was_there.then(|| with(&format!(".before-{stamp}"))))
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work))
 }
 
@@ -262,7 +247,7 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
 }
 
 /// The lock of a file that need not be the one of this data folder.
-fn lock_file(file: &Path) -> anyhow::Result<DatabaseLock> {
+fn lock_file(file: &Path) -> Result<DatabaseLock> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     match DatabaseLock::acquire(&PathBuf::from(name)) {
@@ -280,7 +265,7 @@ fn report_move(
     server: &PostgresOptions,
     to: &str,
     moved: &CopyReport,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let rows: u64 = moved.tables.iter().map(|(_, rows)| rows).sum();
     if context.json {
         let tables: serde_json::Map<_, _> =
@@ -326,7 +311,7 @@ pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!("{error:#}; {advice}")
 }
 
-fn report_migrations(context: &Context, migrations: &Migrations, verb: &str) -> anyhow::Result<()> {
+fn report_migrations(context: &Context, migrations: &Migrations, verb: &str) -> Result<()> {
     if context.json {
         let config = context.config(&Flags::default())?;
         let url = config.store.url.value.as_ref().map(StoreUrl::shown);

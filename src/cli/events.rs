@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
-use svc_client::{Client, FollowGap, FollowItem, Follower, with_query};
+use serde_json::{Value, json};
+use svc_client::{Client, FollowGap, FollowItem, Follower, with_object};
 use svc_model::GapReason;
 
 use super::output::{self, Column, Listing, Screen, Style, clock, short, visible};
@@ -66,15 +66,12 @@ pub(super) struct Select {
 }
 
 impl Select {
-    fn path(&self, limit: Option<&str>) -> String {
-        let query = [
-            ("stream", self.stream.as_deref()),
-            ("stream_prefix", self.prefix.as_deref()),
-            ("kind", self.kind.as_deref()),
-            ("after", self.after.as_deref()),
-            ("limit", limit),
-        ];
-        with_query("/v1/events", &query)
+    fn path(&self, limit: Option<u32>) -> String {
+        let Self { stream, prefix, kind, after } = self;
+        let query = json!({
+            "stream": stream, "stream_prefix": prefix, "kind": kind, "after": after, "limit": limit,
+        });
+        with_object("/v1/events", &query)
     }
 
     fn check(&self, may_be_latest: bool) -> Result<(), UsageError> {
@@ -93,8 +90,7 @@ pub(super) async fn run(context: &Context, command: EventsCommand) -> ExitResult
     match command {
         EventsCommand::List { select, limit } => {
             select.check(false)?;
-            let limit = limit.map(|limit| limit.to_string());
-            let page: Value = context.client()?.get(&select.path(limit.as_deref())).await?;
+            let page: Value = context.client()?.get(&select.path(limit)).await?;
             LIST.print(context, &page)
         }
         EventsCommand::Tail { select } => {
@@ -190,7 +186,7 @@ impl TerminalFeed {
         let at = clock(screen, text(item, "at").unwrap_or_default());
         let stream = text(item, "stream").unwrap_or_default();
         let kind = text(item, "kind").unwrap_or_default();
-        let (style, sentence) = self.sentence(screen, stream, kind, data);
+        let (style, sentence) = self.sentence(&FeedEvent { screen, stream, kind, data });
         let sentence = visible(&sentence);
         if let Some(width) = screen.width {
             // The width of the time without its colour codes.
@@ -205,107 +201,62 @@ impl TerminalFeed {
         format!("{at} {} #{seq} {} {sentence}", visible(stream), visible(kind))
     }
 
-    fn sentence(&self, screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, String) {
-        let cell = |key: &str| output::cell(data, key);
-        let who = |key: &str| self.who(screen, data, key);
+    fn sentence(&self, event: &FeedEvent<'_>) -> (Style, String) {
+        let (kind, data) = (event.kind, event.data);
+        let family = event.stream.split_once('/').map_or(event.stream, |(family, _)| family);
+        let is_message = kind.starts_with("message.") && data.get("to_peer").is_some();
         let state = |key: &str| output::state_style(text(data, key).unwrap_or_default());
-        let style = match kind {
-            "peer.registered" | "session.started" | "daemon.started" => Style::Good,
-            "peer.updated" | "peer.removed" | "session.ended" | "daemon.stopped" => Style::Dim,
-            "peer.status" | "task" | "terminal" | "ghap.started" | "ghap.updated"
-            | "ghap.resolved" | "ghap.adopted" => state("status"),
-            "frame" => Style::Plain,
-            "reply" => Style::Busy,
-            "outcome.recorded" => {
-                if text(data, "verdict") == Some("fail") {
-                    Style::Bad
-                } else {
-                    Style::Good
-                }
+        let style = match (kind, family) {
+            ("outcome.recorded", _) if text(data, "verdict") == Some("fail") => Style::Bad,
+            ("peer.registered" | "session.started" | "daemon.started" | "outcome.recorded", _) => {
+                Style::Good
             }
+            ("peer.updated" | "peer.removed" | "session.ended" | "daemon.stopped", _) => Style::Dim,
+            (
+                "peer.status" | "task" | "terminal" | "ghap.started" | "ghap.updated"
+                | "ghap.resolved" | "ghap.adopted",
+                _,
+            ) => state("status"),
+            ("frame", _) => Style::Plain,
+            ("reply", _) => Style::Busy,
+            _ if is_message => state("state"),
+            ("state", "agent") => output::state_style(&event.words("state")),
+            ("request", "agent") => Style::Waiting,
+            ("exit", "agent") | (_, "mcp" | "source") => Style::Dim,
+            (_, "agent") => Style::Plain,
             _ => state("state"),
         };
-        let sentence = match kind {
-            "peer.registered" => format!("{} is here ({})", who("peer_id"), cell("backend")),
-            "peer.updated" => format!("{} says more about itself", who("peer_id")),
-            "peer.removed" => format!("{} was removed", who("peer_id")),
-            "peer.status" => {
-                let (status, previous) = (cell("status"), cell("previous"));
-                let reason = cell("reason");
-                let reason = reason_in_words(&reason);
-                format!("{} is {status} ({reason}; it was {previous})", who("peer_id"))
-            }
-            _ if kind.starts_with("message.") && data.get("to_peer").is_some() => {
-                self.message(screen, kind, data)
-            }
-            "task" => format!("task {} is {}", task(screen, data), cell("status")),
-            "terminal" => format!("task {} {}", task(screen, data), ending(data)),
-            "frame" => format!("{} | {}", short(screen, &cell("task_id")), cell("line")),
-            "reply" => {
-                let task = short(screen, &after_slash(stream));
-                format!("{task}: {} of {}: {}", cell("kind"), who("from"), cell("body"))
-            }
-            "session.started" => {
-                let (session, client) = (cell("session_id"), cell("client"));
-                let (project, source) = (cell("project"), cell("source"));
-                format!("session {session} of {client} began in {project} ({source})")
-            }
-            "session.ended" => format!("session {} ended ({})", cell("session_id"), cell("reason")),
-            "ghap.started" | "ghap.updated" | "ghap.resolved" | "ghap.adopted" => {
-                let verb = kind.trim_start_matches("ghap.");
-                let (id, status) = (short(screen, &cell("id")), cell("status"));
-                let (domain, strategy) = (cell("domain"), cell("strategy"));
-                format!("record {id} {verb}: {status} ({domain}, {strategy})")
-            }
-            "outcome.recorded" => {
-                let (verdict, session) = (cell("verdict"), after_slash(stream));
-                format!("an outcome was recorded: {verdict} (session {session})")
-            }
-            "daemon.started" => {
-                format!("svc {} started (process {})", cell("version"), cell("pid"))
-            }
-            "daemon.stopped" => "svc stopped".to_owned(),
-            _ => {
-                return match stream.split_once('/').map_or(stream, |(family, _)| family) {
-                    "agent" => agent(screen, stream, kind, data),
-                    "mcp" => (Style::Dim, call(screen, stream, data)),
-                    "source" => (Style::Dim, source(stream, kind, data)),
-                    _ => (style, other(stream, kind, data)),
-                };
-            }
+        let of = |list: &[(&str, &'static str)]| {
+            list.iter().find(|(known, _)| *known == kind).map(|(_, sentence)| *sentence)
         };
-        (style, sentence)
+        let sentence = of(SENTENCES).unwrap_or_else(|| match family {
+            _ if is_message => of(OF_MESSAGES).unwrap_or(MESSAGE),
+            "agent" => of(OF_AGENTS).unwrap_or("agent {#/}: {=kind} ({=facts})"),
+            "mcp" => "call {#/}: {=call}",
+            "source" => of(OF_SOURCES).unwrap_or("{/} {=kind}: {=facts}"),
+            // An event that a later version may add has no sentence of its own.
+            _ => of(OTHERS).unwrap_or("{=stream} {=spaced}: {=facts}"),
+        });
+        (style, self.filled(sentence, event))
     }
 
-    fn message(&self, screen: &Screen, kind: &str, data: &Value) -> String {
-        let (from, to) = (self.who(screen, data, "from_peer"), self.who(screen, data, "to_peer"));
-        let id = short(screen, &output::cell(data, "id"));
-        let noun = match text(data, "type") {
-            Some("query") => "question",
-            Some("response") => "answer",
-            _ => "message",
-        };
-        let why = text(data, "reason").map(|reason| format!(" ({reason})")).unwrap_or_default();
-        match kind {
-            "message.queued" => {
-                let verb = match text(data, "type") {
-                    Some("query") => "asks",
-                    Some("response") => "answers",
-                    _ => "tells",
-                };
-                format!("{from} {verb} {to} ({id})")
-            }
-            "message.offered" => format!("{to} was given the {noun} {id} of {from}"),
-            "message.injected" => format!("{to} has the {noun} {id} of {from}"),
-            "message.acked" => format!("{to} acknowledged the {noun} {id} of {from}"),
-            "message.unseen" => {
-                format!("{to} did not see the {noun} {id} of {from}; it comes again")
-            }
-            _ => {
-                let state = output::cell(data, "state");
-                format!("the {noun} {id} of {from} to {to} is {state}{why}")
-            }
+    /// A sentence with its parts, see [`SENTENCES`].
+    fn filled(&self, sentence: &str, event: &FeedEvent<'_>) -> String {
+        let FeedEvent { screen, stream, data, .. } = event;
+        let mut parts = sentence.split(['{', '}']);
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        while let (Some(slot), Some(after)) = (parts.next(), parts.next()) {
+            let part = match slot.split_at(1) {
+                ("@", key) => self.who(screen, data, key),
+                ("#", "/") => short(screen, after_slash(stream)),
+                ("#", key) => short(screen, &output::cell(data, key)),
+                ("=", name) => event.words(name),
+                ("/", _) => after_slash(stream).to_owned(),
+                _ => output::cell(data, slot),
+            };
+            text.extend([&*part, after]);
         }
+        text
     }
 
     /// The name of a participant: from the event, from the list, or else the id.
@@ -317,75 +268,132 @@ impl TerminalFeed {
     }
 }
 
-fn agent(screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, String) {
-    let cell = |key: &str| output::cell(data, key);
-    let agent = short(screen, &after_slash(stream));
-    match kind {
-        "output" | "stderr" => (Style::Plain, format!("{agent} | {}", cell("data"))),
-        "state" => {
-            let state = if data["state"].is_string() { cell("state") } else { cell("to") };
-            (output::state_style(&state), format!("agent {agent} is {state}"))
+/// Sentences by kind of event. `{key}` is a member, `{@key}` the name of a participant, `{#key}` an
+/// id, `{/}` the stream's name after its slash, and `{=name}` see [`FeedEvent::words`].
+const SENTENCES: &[(&str, &str)] = &[
+    ("peer.registered", "{@peer_id} is here ({backend})"),
+    ("peer.updated", "{@peer_id} says more about itself"),
+    ("peer.removed", "{@peer_id} was removed"),
+    ("peer.status", "{@peer_id} is {status} ({=reason}; it was {previous})"),
+    ("task", "task {=task} is {status}"),
+    ("terminal", "task {=task} {=ending}"),
+    ("frame", "{#task_id} | {line}"),
+    ("reply", "{#/}: {kind} of {@from}: {body}"),
+    ("session.started", "session {session_id} of {client} began in {project} ({source})"),
+    ("session.ended", "session {session_id} ended ({reason})"),
+    ("ghap.started", "record {#id} started: {status} ({domain}, {strategy})"),
+    ("ghap.updated", "record {#id} updated: {status} ({domain}, {strategy})"),
+    ("ghap.resolved", "record {#id} resolved: {status} ({domain}, {strategy})"),
+    ("ghap.adopted", "record {#id} adopted: {status} ({domain}, {strategy})"),
+    ("outcome.recorded", "an outcome was recorded: {verdict} (session {/})"),
+    ("daemon.started", "svc {version} started (process {pid})"),
+    ("daemon.stopped", "svc stopped"),
+];
+
+const MESSAGE: &str = "the {=noun} {#id} of {@from_peer} to {@to_peer} is {state}{=why}";
+
+const OF_MESSAGES: &[(&str, &str)] = &[
+    ("message.queued", "{@from_peer} {=verb} {@to_peer} ({#id})"),
+    ("message.offered", "{@to_peer} was given the {=noun} {#id} of {@from_peer}"),
+    ("message.injected", "{@to_peer} has the {=noun} {#id} of {@from_peer}"),
+    ("message.acked", "{@to_peer} acknowledged the {=noun} {#id} of {@from_peer}"),
+    ("message.unseen", "{@to_peer} did not see the {=noun} {#id} of {@from_peer}; it comes again"),
+];
+
+const OF_AGENTS: &[(&str, &str)] = &[
+    ("output", "{#/} | {data}"),
+    ("stderr", "{#/} | {data}"),
+    ("state", "agent {#/} is {=state}"),
+    ("input", "input to agent {#/}: {data}"),
+    ("chat_entry", "agent {#/}, {=entry}"),
+    ("request", "agent {#/} needs permission: {title}"),
+    ("answer", "agent {#/} got its answer from {by}"),
+    ("exit", "agent {#/} has ended ({=facts})"),
+];
+
+const OF_SOURCES: &[(&str, &str)] = &[
+    ("call", "{/}: {tool} was called, {outcome} ({duration_ms} ms)"),
+    ("stderr", "{/} | {data}"),
+    ("resource.updated", "{/}: {uri} has changed"),
+];
+
+const OTHERS: &[(&str, &str)] = &[
+    (
+        "session.adopted",
+        "session {session_id} belongs to {to} from now on; the process of {from} is gone",
+    ),
+    ("agent.started", "agent {session_key} began ({backend})"),
+    ("agent.ended", "agent {session_key} has ended{=code}"),
+    ("request.opened", "agent {session_key} asks for permission"),
+    ("request.closed", "the request of agent {session_key} was answered"),
+    ("request.described", "the text of the prompt of {session_key} is known now"),
+    ("request.offered", "the request of agent {session_key} can be answered here again"),
+    ("request.withdrawn", "only the terminal of {session_key} can answer its request"),
+    ("limit", "{display_name} has reached its usage limit{=until}"),
+    ("run.queued", "what {source_session} sent to {target_session} waits for its turn"),
+    ("run.began", "what {source_session} sent to {target_session} is being worked on"),
+    ("run.ended", "what {source_session} sent to {target_session} is over ({state})"),
+    ("memory.stored", "a memory was stored: {category} (session {/})"),
+    ("memory.deleted", "a memory was deleted (session {/})"),
+    ("value.stored", "a value was stored (session {/})"),
+    ("source.state", "MCP server {name} is {state}"),
+];
+
+/// An event of which a sentence tells.
+struct FeedEvent<'a> {
+    screen: &'a Screen,
+    stream: &'a str,
+    kind: &'a str,
+    data: &'a Value,
+}
+
+impl FeedEvent<'_> {
+    /// A part of a sentence that is more than a member of the event.
+    fn words(&self, name: &str) -> String {
+        let Self { screen, stream, kind, data } = *self;
+        let cell = |key: &str| output::cell(data, key);
+        let by_type = |query: &str, response: &str, other: &str| match text(data, "type") {
+            Some("query") => query.to_owned(),
+            Some("response") => response.to_owned(),
+            _ => other.to_owned(),
+        };
+        let with = |key: &str, before: &str, after: &str| {
+            text(data, key).map(|value| format!("{before}{value}{after}")).unwrap_or_default()
+        };
+        match name {
+            "task" => task(screen, data),
+            "ending" => ending(data),
+            "reason" => match cell("reason").as_str() {
+                "silent" => "it was silent".to_owned(),
+                "hook" => "its client says so".to_owned(),
+                "heartbeat" => "it says so".to_owned(),
+                "registered" => "it registered".to_owned(),
+                other => other.to_owned(),
+            },
+            "noun" => by_type("question", "answer", "message"),
+            "verb" => by_type("asks", "answers", "tells"),
+            "why" => with("reason", " (", ")"),
+            "until" => with("until", " until ", ""),
+            "code" => match data["exit_code"].as_i64() {
+                Some(code) => format!(" (exit code {code})"),
+                None => String::new(),
+            },
+            "state" => cell(if data["state"].is_string() { "state" } else { "to" }),
+            "entry" => entry(&data["chat_entry"]),
+            "call" => call(data),
+            "kind" => kind.to_owned(),
+            "spaced" => kind.replace('.', " "),
+            "stream" => stream.to_owned(),
+            _ => facts(data),
         }
-        "input" => (Style::Plain, format!("input to agent {agent}: {}", cell("data"))),
-        "chat_entry" => {
-            let entry = &data["chat_entry"];
-            let role = ["role", "type", "kind"].iter().find_map(|key| text(entry, key));
-            let words = ["text", "content", "title"].iter().find_map(|key| text(entry, key));
-            let words = words.map_or_else(|| facts(entry), str::to_owned);
-            (Style::Plain, format!("agent {agent}, {}: {words}", role.unwrap_or("entry")))
-        }
-        "request" => (Style::Waiting, format!("agent {agent} needs permission: {}", cell("title"))),
-        "answer" => (Style::Plain, format!("agent {agent} got its answer from {}", cell("by"))),
-        "exit" => (Style::Dim, format!("agent {agent} has ended ({})", facts(data))),
-        _ => (Style::Plain, format!("agent {agent}: {kind} ({})", facts(data))),
     }
 }
 
-/// The text for an event without a sentence of its own.
-fn other(stream: &str, kind: &str, data: &Value) -> String {
-    let cell = |key: &str| output::cell(data, key);
-    match kind {
-        "session.adopted" => {
-            let (session, to, from) = (cell("session_id"), cell("to"), cell("from"));
-            format!("session {session} belongs to {to} from now on; the process of {from} is gone")
-        }
-        "agent.started" => format!("agent {} began ({})", cell("session_key"), cell("backend")),
-        "agent.ended" => match data["exit_code"].as_i64() {
-            Some(code) => format!("agent {} has ended (exit code {code})", cell("session_key")),
-            None => format!("agent {} has ended", cell("session_key")),
-        },
-        "request.opened" => format!("agent {} asks for permission", cell("session_key")),
-        "request.closed" => format!("the request of agent {} was answered", cell("session_key")),
-        "request.described" => format!("the text of the prompt of {} is known now", cell("session_key")),
-        "limit" => match text(data, "until") {
-            Some(until) => {
-                format!("{} has reached its usage limit until {until}", cell("display_name"))
-            }
-            None => format!("{} has reached its usage limit", cell("display_name")),
-        },
-        "request.offered" => {
-            format!("the request of agent {} can be answered here again", cell("session_key"))
-        }
-        "request.withdrawn" => {
-            format!("only the terminal of {} can answer its request", cell("session_key"))
-        }
-        "run.queued" | "run.began" | "run.ended" => {
-            let now = match kind {
-                "run.queued" => "waits for its turn".to_owned(),
-                "run.began" => "is being worked on".to_owned(),
-                _ => format!("is over ({})", cell("state")),
-            };
-            format!("what {} sent to {} {now}", cell("source_session"), cell("target_session"))
-        }
-        "memory.stored" => {
-            format!("a memory was stored: {} (session {})", cell("category"), after_slash(stream))
-        }
-        "memory.deleted" => format!("a memory was deleted (session {})", after_slash(stream)),
-        "value.stored" => format!("a value was stored (session {})", after_slash(stream)),
-        "source.state" => format!("MCP server {} is {}", cell("name"), cell("state")),
-        // An event that a later version may add.
-        _ => format!("{stream} {}: {}", kind.replace('.', " "), facts(data)),
-    }
+fn entry(entry: &Value) -> String {
+    let role = ["role", "type", "kind"].iter().find_map(|key| text(entry, key));
+    let words = ["text", "content", "title"].iter().find_map(|key| text(entry, key));
+    let words = words.map_or_else(|| facts(entry), str::to_owned);
+    format!("{}: {words}", role.unwrap_or("entry"))
 }
 
 /// The members of an object as text; nested values are only counted.
@@ -401,12 +409,10 @@ fn facts(data: &Value) -> String {
 }
 
 /// The text for a message to the client of an MCP call.
-fn call(screen: &Screen, stream: &str, data: &Value) -> String {
-    let call = short(screen, &after_slash(stream));
-    let said = match text(data, "method") {
+fn call(data: &Value) -> String {
+    match text(data, "method") {
         Some("notifications/progress") => {
-            let words = text(&data["params"], "message").unwrap_or("it goes on");
-            format!("progress: {words}")
+            format!("progress: {}", text(&data["params"], "message").unwrap_or("it goes on"))
         }
         Some("notifications/message") => format!("log: {}", output::plain(&data["params"]["data"])),
         Some(method) => format!("the client is told {method}"),
@@ -416,21 +422,6 @@ fn call(screen: &Screen, stream: &str, data: &Value) -> String {
         None if data["result"]["isError"] == true => "it was answered with an error".to_owned(),
         None if data.get("result").is_some() => "it was answered".to_owned(),
         None => facts(data),
-    };
-    format!("call {call}: {said}")
-}
-
-fn source(stream: &str, kind: &str, data: &Value) -> String {
-    let server = after_slash(stream);
-    let cell = |key: &str| output::cell(data, key);
-    match kind {
-        "call" => {
-            let (tool, outcome, took) = (cell("tool"), cell("outcome"), cell("duration_ms"));
-            format!("{server}: {tool} was called, {outcome} ({took} ms)")
-        }
-        "stderr" => format!("{server} | {}", cell("data")),
-        "resource.updated" => format!("{server}: {} has changed", cell("uri")),
-        _ => format!("{server} {kind}: {}", facts(data)),
     }
 }
 
@@ -438,8 +429,8 @@ fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
-fn after_slash(stream: &str) -> String {
-    stream.split_once('/').map_or(stream, |(_, rest)| rest).to_owned()
+fn after_slash(stream: &str) -> &str {
+    stream.split_once('/').map_or(stream, |(_, rest)| rest)
 }
 
 fn task(screen: &Screen, task: &Value) -> String {
@@ -460,21 +451,8 @@ pub(super) fn ending(task: &Value) -> String {
     words.join(", ")
 }
 
-/// The reason of a status in words; an unknown reason stays unchanged.
-fn reason_in_words(word: &str) -> &str {
-    match word {
-        "silent" => "it was silent",
-        "hook" => "its client says so",
-        "heartbeat" => "it says so",
-        "registered" => "it registered",
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -501,65 +479,33 @@ mod tests {
         let message = "msg_01kbpx6v5z7t4a4b6c8d9e0f1g";
         let send = |kind: &str, state: &str| json!({ "id": message, "type": kind, "from_peer": ann, "to_peer": bob, "state": state });
         let task = json!({ "task_id": "task_01kbpx6v5z7t5a4b6c8d9e0f1g", "title": "tests\u{1b}[1m", "status": "failed", "exit_code": 3 });
-        let events = [
-            ("daemon", "daemon.started", json!({ "version": "0.1.0", "pid": 7 })),
-            (
-                "team",
-                "peer.registered",
-                json!({ "peer_id": ann, "display_name": "ann", "backend": "claude" }),
-            ),
-            (
-                "team",
-                "peer.status",
-                json!({ "peer_id": ann, "status": "offline", "previous": "idle", "reason": "silent" }),
-            ),
-            ("peer/x", "message.queued", send("query", "queued")),
-            ("peer/x", "message.acked", send("query", "acked")),
-            ("peer/x", "message.refused", send("broadcast", "refused")),
-            ("task/x", "terminal", task),
-            (
-                "task/x",
-                "frame",
-                json!({ "task_id": "task_01kbpx6v5z7t5a4b6c8d9e0f1g", "line": "all is\nlost" }),
-            ),
-            (
-                "session/s-1",
-                "ghap.started",
-                json!({ "id": "ghap_01kbpx6v5z7t5a4b6c8d9e0f1g", "status": "active", "domain": "testing", "strategy": "ask-user" }),
-            ),
-            ("session/s-1", "outcome.recorded", json!({ "verdict": "fail" })),
-            ("agent/x", "state", json!({ "from": "idle", "to": "running" })),
-            ("agent/x", "output", json!({ "data": "compiling" })),
-            ("agent/x", "request", json!({ "request_id": "r", "title": "rm -r target" })),
-            ("agent/x", "usage", json!({ "input_tokens": 7, "cost": { "usd": 1 } })),
-            (
-                "session/s-1",
-                "session.adopted",
-                json!({ "session_id": "s-1", "from": "process:1", "to": "process:2" }),
-            ),
-            (
-                "mcp/m-1",
-                "message",
-                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progress": 1, "message": "half" } }),
-            ),
-            (
-                "mcp/m-1",
-                "message",
-                json!({ "jsonrpc": "2.0", "id": 1, "result": { "content": [] } }),
-            ),
-            ("source/files", "call", json!({ "tool": "read", "duration_ms": 7, "outcome": "ok" })),
-            ("team", "source.state", json!({ "name": "files", "state": "ready" })),
-            (
-                "peer/x",
-                "run.ended",
-                json!({ "run_id": "run_1", "state": "replied", "source_session": "operator", "target_session": "agent:claude:s-1" }),
-            ),
-            ("session/s-1", "memory.stored", json!({ "id": "mem_1", "category": "decision" })),
-            ("session/s-1", "thing.of_later", json!({ "id": "x", "list": [1, 2] })),
-        ];
+        let events = json!([
+            ["daemon", "daemon.started", { "version": "0.1.0", "pid": 7 }],
+            ["team", "peer.registered", { "peer_id": ann, "display_name": "ann", "backend": "claude" }],
+            ["team", "peer.status", { "peer_id": ann, "status": "offline", "previous": "idle", "reason": "silent" }],
+            ["peer/x", "message.queued", send("query", "queued")],
+            ["peer/x", "message.acked", send("query", "acked")],
+            ["peer/x", "message.refused", send("broadcast", "refused")],
+            ["task/x", "terminal", task],
+            ["task/x", "frame", { "task_id": "task_01kbpx6v5z7t5a4b6c8d9e0f1g", "line": "all is\nlost" }],
+            ["session/s-1", "ghap.started", { "id": "ghap_01kbpx6v5z7t5a4b6c8d9e0f1g", "status": "active", "domain": "testing", "strategy": "ask-user" }],
+            ["session/s-1", "outcome.recorded", { "verdict": "fail" }],
+            ["agent/x", "state", { "from": "idle", "to": "running" }],
+            ["agent/x", "output", { "data": "compiling" }],
+            ["agent/x", "request", { "request_id": "r", "title": "rm -r target" }],
+            ["agent/x", "usage", { "input_tokens": 7, "cost": { "usd": 1 } }],
+            ["session/s-1", "session.adopted", { "session_id": "s-1", "from": "process:1", "to": "process:2" }],
+            ["mcp/m-1", "message", { "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progress": 1, "message": "half" } }],
+            ["mcp/m-1", "message", { "jsonrpc": "2.0", "id": 1, "result": { "content": [] } }],
+            ["source/files", "call", { "tool": "read", "duration_ms": 7, "outcome": "ok" }],
+            ["team", "source.state", { "name": "files", "state": "ready" }],
+            ["peer/x", "run.ended", { "run_id": "run_1", "state": "replied", "source_session": "operator", "target_session": "agent:claude:s-1" }],
+            ["session/s-1", "memory.stored", { "id": "mem_1", "category": "decision" }],
+            ["session/s-1", "thing.of_later", { "id": "x", "list": [1, 2] }],
+        ]);
         let mut feed = TerminalFeed::default();
-        let items = events.into_iter().enumerate().map(|(n, (stream, kind, data))| {
-            json!({ "stream": stream, "seq": n, "kind": kind, "data": data, "at": "2026-03-31T11:57:01.123Z" })
+        let items = events.as_array().expect("a list").iter().enumerate().map(|(n, event)| {
+            json!({ "stream": event[0], "seq": n, "kind": event[1], "data": event[2], "at": "2026-03-31T11:57:01.123Z" })
         });
         items.map(|item| feed.line(&screen, &item)).collect()
     }

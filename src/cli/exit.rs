@@ -194,21 +194,15 @@ mod tests {
 
     #[test]
     fn unknown_or_ambiguous_name_is_no_usage_error() {
-        let problem = |status: u16, detail: &str| ClientProblem {
-            status: http::StatusCode::from_u16(status).expect("a status"),
-            code: "invalid_request".to_owned(),
-            detail: detail.to_owned(),
-            field: None,
-            request_id: None,
-            retry_after: None,
-            token: svc_client::TokenSource::Withheld,
+        let problem = |detail: &str| {
+            ClientProblem::stated(http::StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", detail)
         };
         for (detail, is_usage) in [
             ("status: \"lost\" is not online, busy, idle or offline", true),
             ("\"01m8\" names 2 tasks: a (x), b (y); name one by its id", false),
             ("instance: there is no instance \"nobody\"; there are: claude", false),
         ] {
-            assert_eq!(is_refused_value(&problem(422, detail)), is_usage, "{detail}");
+            assert_eq!(is_refused_value(&problem(detail)), is_usage, "{detail}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ fn readers(env: Option<&str>) -> String {
     )
 }
 
-fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> anyhow::Result<PathBuf> {
+fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> Result<PathBuf> {
     let file = if let Some(file) = named {
         std::path::absolute(file)?
     } else {
@@ -161,7 +161,7 @@ fn remove_expired(folder: &Path) {
     }
 }
 
-fn program_server(context: &Context, token_file: &Path) -> anyhow::Result<Value> {
+fn program_server(context: &Context, token_file: &Path) -> Result<Value> {
     let mut arguments = vec!["stdio".to_owned()];
     if let Some(url) = context.discovery()?.fixed() {
         arguments.extend(["--url".to_owned(), url.to_string()]);
@@ -192,7 +192,7 @@ pub(super) fn is_variable(name: &str) -> bool {
 const MAX_DOCUMENT: u64 = 1024 * 1024;
 
 /// Refuses to overwrite a file that is no earlier document of this command.
-fn refuse_foreign(path: &Path, name: &str) -> anyhow::Result<()> {
+fn refuse_foreign(path: &Path, name: &str) -> Result<()> {
     let known: Option<Value> = match bounded_file::read_text(path, MAX_DOCUMENT) {
         Ok(None) => return Ok(()),
         Ok(Some(text)) => serde_json::from_str(&text).ok(),

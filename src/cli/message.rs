@@ -1,9 +1,8 @@
 //! `svc message`: messages between participants and their delivery.
 
 use std::io::Read as _;
-use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{Client, encode, with_object};
@@ -131,15 +130,12 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             let sent: Value = peer_found(&client, &peer, sent).await?;
             let first =
                 ["id", "type", "from_peer", "to_peer", "timestamp", "state", "delivery", "text"];
-            return context.print_object(&sent, &first);
+            context.print_object(&sent, &first)
         }
         MessageCommand::Broadcast { message, circle } => {
             let answer: Value = client.post("/v1/peers/broadcast", &message.body(circle)?).await?;
-            if context.json {
-                output::json(&answer)?;
-            } else {
-                output::line(&reached(&client, &answer).await)?;
-            }
+            let line = if context.json { String::new() } else { reached(&client, &answer).await };
+            context.print_line(&answer, &line)
         }
         MessageCommand::List(query) => {
             let mut page: Value = client.get(&with_object("/v1/messages", &query)).await?;
@@ -153,7 +149,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
                 (false, true) => SOME,
                 (false, false) => ALL,
             };
-            listing.print(context, &page)?;
+            listing.print(context, &page)
         }
         MessageCommand::Inbox { peer, take, peek: _, page } => {
             let path = format!("/v1/peers/{}/messages?peek={}", encode(&peer), !take);
@@ -162,22 +158,21 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             if !context.json {
                 name_senders(&client, &mut page).await;
             }
-            LIST.print(context, &page)?;
+            LIST.print(context, &page)
         }
         MessageCommand::Ack { peer, ids } => {
             let path = format!("/v1/peers/{}/messages/ack", encode(&peer));
             let answer = client.post(&path, &json!({ "ids": ids })).await;
             let answer: Value = peer_found(&client, &peer, answer).await?;
             let line = format!("acknowledged {}", output::cell(&answer, "count"));
-            return context.print_line(&answer, &line);
+            context.print_line(&answer, &line)
         }
         MessageCommand::Show { id } => {
             let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
             let message: Value = message_found(&client, &id, message).await?;
-            show(context, &client, &message).await?;
+            show(context, &client, &message).await
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Sets `from` and `to` of each message: names, or ids of those who are no participants.
@@ -236,7 +231,7 @@ async fn reached(client: &Client, answer: &Value) -> String {
 }
 
 impl Compose {
-    fn body(self, circle: Option<String>) -> anyhow::Result<Value> {
+    fn body(self, circle: Option<String>) -> Result<Value> {
         let body = members([
             ("text", Some(text_or_input(self.text)?)),
             ("from_peer", self.from),
@@ -249,7 +244,7 @@ impl Compose {
     }
 }
 
-pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
+pub(super) fn text_or_input(text: String) -> Result<String> {
     if text != "-" {
         return Ok(text);
     }
@@ -261,13 +256,14 @@ pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     Ok(text.trim_end_matches('\n').to_owned())
 }
 
-async fn show(context: &Context, client: &Client, message: &Value) -> anyhow::Result<()> {
-    if context.json {
-        return output::json(message);
+async fn show(context: &Context, client: &Client, message: &Value) -> ExitResult {
+    let mut shown = Vec::new();
+    if !context.json {
+        let (from, to) =
+            tokio::join!(party(client, message, "from_peer"), party(client, message, "to_peer"));
+        shown = rows(&context.screen, message, from, to);
     }
-    let (from, to) =
-        tokio::join!(party(client, message, "from_peer"), party(client, message, "to_peer"));
-    output::wrapped_fields(&context.screen, &rows(&context.screen, message, from, to))
+    context.print(message, || output::wrapped_fields(&context.screen, &shown))
 }
 
 fn rows(screen: &Screen, message: &Value, from: String, to: String) -> Vec<(&'static str, String)> {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use anyhow::Result;
 use http::StatusCode;
 use serde_json::Value;
 use strsim::levenshtein;
@@ -61,7 +62,7 @@ pub(super) async fn peer_found<T>(
     client: &Client,
     name: &str,
     result: Result<T, ClientError>,
-) -> anyhow::Result<T> {
+) -> Result<T> {
     let error = match result {
         Ok(found) => return Ok(found),
         Err(error) => error,
@@ -103,7 +104,7 @@ pub(super) async fn message_found<T>(
     client: &Client,
     name: &str,
     result: Result<T, ClientError>,
-) -> anyhow::Result<T> {
+) -> Result<T> {
     let error = match result {
         Ok(found) => return Ok(found),
         Err(error) => error,
@@ -278,15 +279,8 @@ mod tests {
     }
 
     fn answer(status: u16, detail: &str) -> ClientError {
-        ClientError::Problem(Box::new(ClientProblem {
-            status: StatusCode::from_u16(status).expect("a status"),
-            code: String::new(),
-            detail: detail.to_owned(),
-            field: None,
-            request_id: None,
-            retry_after: None,
-            token: svc_client::TokenSource::Withheld,
-        }))
+        let status = StatusCode::from_u16(status).expect("a status");
+        ClientError::Problem(Box::new(ClientProblem::stated(status, "", detail)))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::{Value, json};
 use svc_server::daemon;
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context, args: &OpenArgs) -> ExitResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn member<'a>(minted: &'a Value, name: &str) -> anyhow::Result<&'a str> {
+fn member<'a>(minted: &'a Value, name: &str) -> Result<&'a str> {
     let value = minted.get(name).and_then(Value::as_str);
     value.with_context(|| format!("the daemon answered without a {name}"))
 }
@@ -60,7 +60,7 @@ fn member<'a>(minted: &'a Value, name: &str) -> anyhow::Result<&'a str> {
 /// The URL of the page. For a loopback daemon a name below `localhost`, which browsers resolve to a
 /// loopback address and which belongs to this data folder's daemon alone; else the address as
 /// given.
-fn page_url(context: &Context, base: &str, plain: bool) -> anyhow::Result<String> {
+fn page_url(context: &Context, base: &str, plain: bool) -> Result<String> {
     let base = base.trim_end_matches('/');
     let is_given = context.discovery()?.fixed().is_some();
     let authority = base.strip_prefix("http://").unwrap_or_default();

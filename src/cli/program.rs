@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use svc_sys::config::Env;
 use svc_sys::process_list;
 
 /// The path by which the person runs this program: after an upgrade, a link on the PATH leads to
 /// the new version, while the target of today may be gone.
-pub(super) fn own_name(env: &Env) -> anyhow::Result<PathBuf> {
+pub(super) fn own_name(env: &Env) -> Result<PathBuf> {
     let running = std::env::current_exe().context("cannot tell where this program is")?;
     Ok(lasting_name(&running, std::env::args_os().next().as_deref(), env.os("PATH")))
 }

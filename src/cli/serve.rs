@@ -93,159 +93,69 @@ fn print_ready(ready: &Ready<'_>) {
 }
 
 #[derive(Debug, Clone, Default, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub struct ServeArgs {
-    /// Address to listen on; repeatable [default: 127.0.0.1:6334]
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub listen: Vec<String>,
-    /// Treat your own programs as the operator, without a token; loopback addresses only
-    #[arg(long)]
-    pub no_auth: bool,
-    /// Accept this Host header too; repeatable
-    #[arg(long, value_name = "HOST")]
-    pub allowed_host: Vec<String>,
-    /// Accept this Origin header too; repeatable
-    #[arg(long, value_name = "ORIGIN")]
-    pub allowed_origin: Vec<String>,
-    /// Let programs of this user, a reverse proxy, pass on requests of signed-in browsers;
-    /// repeatable
-    #[arg(long, value_name = "NAME")]
-    pub proxy_user: Vec<String>,
-    /// The operator token's file [default: token in the data folder]
-    #[arg(long, value_name = "PATH")]
-    pub token_file: Option<PathBuf>,
-    /// Keep the rows in this database of PostgreSQL, without its password
-    /// [default: svc.db in the data folder]
-    #[arg(long, value_name = "URL")]
-    pub store_url: Option<String>,
-    /// The file with the password for --store-url
-    #[arg(long, value_name = "PATH")]
-    pub store_password_file: Option<PathBuf>,
-    /// The schema of our tables in --store-url [default: svc]
-    #[arg(long, value_name = "NAME")]
-    pub store_schema: Option<String>,
-    /// Connections to --store-url, 3 or more [default: 6]
-    #[arg(long, value_name = "NUMBER")]
-    pub store_max_connections: Option<u64>,
-    /// Seconds that a start waits for --store-url [default: 30]
-    #[arg(long, value_name = "SECONDS")]
-    pub store_connect_timeout: Option<u64>,
-    /// How to hear of what other connections to --store-url commit: notify or poll
-    /// [default: notify]
-    #[arg(long, value_name = "MODE")]
-    pub store_listen: Option<String>,
-    /// What to log: a level, or a list such as svc=debug,warn [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    pub log_level: Option<String>,
-    /// auto, text or json [default: auto]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<String>,
-    /// What this machine is called, and known by where it has no id [default: the host's name]
-    #[arg(long, value_name = "NAME")]
-    pub daemon_name: Option<String>,
-    /// Refuse to start when migrations are pending, rather than apply them
-    #[arg(long)]
-    pub no_migrate: bool,
-    /// Start on a history that `svc migrate` moves to another database, or has moved
-    #[arg(long)]
-    pub force_local: bool,
-    /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of
-    /// standard input; repeatable
-    #[arg(long, value_name = "FILE|JSON")]
-    pub mcp_config: Vec<String>,
-    /// Start no MCP servers but those of --mcp-config
-    #[arg(long)]
-    pub strict_mcp_config: bool,
-    /// Write the log to this file, rotated by size
-    #[arg(long, value_name = "PATH", hide = true)]
-    pub log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub flags: Flags,
     /// Leave the session of the terminal
     #[arg(long, hide = true)]
     pub detached: bool,
 }
 
-impl ServeArgs {
-    pub fn flags(&self) -> Flags {
-        Flags {
-            listen: self.listen.clone(),
-            no_auth: self.no_auth,
-            allowed_host: self.allowed_host.clone(),
-            allowed_origin: self.allowed_origin.clone(),
-            proxy_user: self.proxy_user.clone(),
-            token_file: self.token_file.clone(),
-            store_url: self.store_url.clone(),
-            store_password_file: self.store_password_file.clone(),
-            store_schema: self.store_schema.clone(),
-            store_max_connections: self.store_max_connections,
-            store_connect_timeout: self.store_connect_timeout,
-            store_listen: self.store_listen.clone(),
-            log_level: self.log_level.clone(),
-            log_format: self.log_format.clone(),
-            daemon_name: self.daemon_name.clone(),
-            log_file: self.log_file.clone(),
-            no_migrate: self.no_migrate,
-            force_local: self.force_local,
-            mcp_config: self.mcp_config.clone(),
-            strict_mcp_config: self.strict_mcp_config,
-        }
-    }
+/// The documents among the values of `--mcp-config`, one a line, for the standard input of
+/// another `svc serve`. They may hold secrets, and every user of the machine can read the
+/// arguments of a process.
+pub(super) fn input_of(flags: &Flags) -> String {
+    let documents = flags.mcp_config.iter().filter(|value| is_document(value));
+    documents.map(|document| HandedDocument::line(document)).collect()
+}
 
-    /// The documents among the values of `--mcp-config`, one a line, for the standard input of
-    /// another `svc serve`. They may hold secrets, and every user of the machine can read the
-    /// arguments of a process.
-    pub(super) fn to_input(&self) -> String {
-        let documents = self.mcp_config.iter().filter(|value| is_document(value));
-        documents.map(|document| HandedDocument::line(document)).collect()
+/// The flags as arguments of another `svc serve`, without the hidden ones.
+pub(super) fn arguments_of(flags: &Flags) -> Vec<OsString> {
+    let mut out: Vec<OsString> = Vec::new();
+    let lists = [
+        ("--listen", &flags.listen),
+        ("--allowed-host", &flags.allowed_host),
+        ("--allowed-origin", &flags.allowed_origin),
+        ("--proxy-user", &flags.proxy_user),
+    ];
+    for (flag, values) in lists {
+        for value in values {
+            out.extend([flag.into(), value.into()]);
+        }
     }
-
-    /// The flags as arguments of another `svc serve`, without the hidden ones.
-    pub(super) fn to_arguments(&self) -> Vec<OsString> {
-        let mut out: Vec<OsString> = Vec::new();
-        let lists = [
-            ("--listen", &self.listen),
-            ("--allowed-host", &self.allowed_host),
-            ("--allowed-origin", &self.allowed_origin),
-            ("--proxy-user", &self.proxy_user),
-        ];
-        for (flag, values) in lists {
-            for value in values {
-                out.extend([flag.into(), value.into()]);
-            }
-        }
-        for value in &self.mcp_config {
-            // The background daemon has another working folder, so paths are made absolute.
-            // Documents go to its standard input.
-            let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
-            let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
-            out.extend(["--mcp-config".into(), value]);
-        }
-        let text = |value: &Option<String>| value.as_ref().map(OsString::from);
-        let number = |value: Option<u64>| value.map(|value| value.to_string().into());
-        let path = |value: &Option<PathBuf>| value.as_ref().map(OsString::from);
-        for (flag, value) in [
-            ("--store-url", text(&self.store_url)),
-            ("--store-schema", text(&self.store_schema)),
-            ("--store-listen", text(&self.store_listen)),
-            ("--log-level", text(&self.log_level)),
-            ("--log-format", text(&self.log_format)),
-            ("--daemon-name", text(&self.daemon_name)),
-            ("--store-max-connections", number(self.store_max_connections)),
-            ("--store-connect-timeout", number(self.store_connect_timeout)),
-            ("--store-password-file", path(&self.store_password_file)),
-            ("--token-file", path(&self.token_file)),
-        ] {
-            out.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
-        }
-        for (flag, given) in [
-            ("--no-auth", self.no_auth),
-            ("--no-migrate", self.no_migrate),
-            ("--force-local", self.force_local),
-            ("--strict-mcp-config", self.strict_mcp_config),
-        ] {
-            out.extend(given.then(|| OsString::from(flag)));
-        }
-        out
+    for value in &flags.mcp_config {
+        // The background daemon has another working folder, so paths are made absolute.
+        // Documents go to its standard input.
+        let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
+        let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
+        out.extend(["--mcp-config".into(), value]);
     }
+    let text = |value: &Option<String>| value.as_ref().map(OsString::from);
+    let number = |value: Option<u64>| value.map(|value| value.to_string().into());
+    let path = |value: &Option<PathBuf>| value.as_ref().map(OsString::from);
+    for (flag, value) in [
+        ("--store-url", text(&flags.store_url)),
+        ("--store-schema", text(&flags.store_schema)),
+        ("--store-listen", text(&flags.store_listen)),
+        ("--log-level", text(&flags.log_level)),
+        ("--log-format", text(&flags.log_format)),
+        ("--daemon-name", text(&flags.daemon_name)),
+        ("--store-max-connections", number(flags.store_max_connections)),
+        ("--store-connect-timeout", number(flags.store_connect_timeout)),
+        ("--store-password-file", path(&flags.store_password_file)),
+        ("--token-file", path(&flags.token_file)),
+    ] {
+        out.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
+    }
+    for (flag, given) in [
+        ("--no-auth", flags.no_auth),
+        ("--no-migrate", flags.no_migrate),
+        ("--force-local", flags.force_local),
+        ("--strict-mcp-config", flags.strict_mcp_config),
+    ] {
+        out.extend(given.then(|| OsString::from(flag)));
+    }
+    out
 }
 
 fn is_document(value: &str) -> bool {
@@ -276,9 +186,9 @@ mod tests {
             .expect("is valid");
         let passed_on =
             given.into_iter().map(|word| if word.starts_with('{') { "-" } else { word });
-        assert_eq!(parsed.serve.to_arguments(), passed_on.collect::<Vec<_>>());
+        assert_eq!(arguments_of(&parsed.serve.flags), passed_on.collect::<Vec<_>>());
         let folder = std::env::current_dir().expect("a folder");
         let line = format!("{}\n", serde_json::json!([folder, { "mcpServers": {} }]));
-        assert_eq!(parsed.serve.to_input(), line);
+        assert_eq!(input_of(&parsed.serve.flags), line);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use clap::Subcommand;
 use http::StatusCode;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, encode, with_object, with_query};
+use svc_client::{Client, ClientError, encode, with_object};
 use svc_model::{ListQuery, SessionFilter, limits};
 
 use super::agent;
@@ -141,14 +141,10 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
             return send(context, &client, arguments).await;
         }
         SessionCommand::History { key, limit, before, tools } => {
-            let limit = limit.map(|limit| limit.to_string());
-            let query = [
-                ("limit", limit.as_deref()),
-                ("before", before.as_deref()),
-                ("include_tools", tools.then_some("true")),
-            ];
+            let tools = tools.then_some(true);
+            let query = json!({ "limit": limit, "before": before, "include_tools": tools });
             let path =
-                |key: &str| with_query(&format!("/v1/sessions/{}/history", encode(key)), &query);
+                |key: &str| with_object(&format!("/v1/sessions/{}/history", encode(key)), &query);
             let history: Value = match client.get(&path(&key)).await {
                 Err(error) if is_unknown(&error) => {
                     let peer = peer_of(&client, &key, error).await?;
@@ -156,21 +152,18 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
                 }
                 found => found?,
             };
-            let printed =
-                if context.json { output::json(&history) } else { print_history(&history) };
-            printed?;
+            context.print(&history, || print_history(&history))?;
         }
         SessionCommand::Tree => {
             let limit = limits::SESSIONS_MAX;
             let page = structured(&client, "sessions_list", json!({ "limit": limit })).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
+            context.print(&page, || {
                 print_tree(context, &page)?;
                 if let Some(note) = truncation_note(output::items(&page, "sessions").len()) {
                     output::note(&note);
                 }
-            }
+                Ok(())
+            })?;
         }
         SessionCommand::Show { id } => {
             let path = |id: &str| format!("/v1/sessions/{}", encode(id));
@@ -185,11 +178,10 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
                 found => found?,
             };
             if context.json {
-                output::json(&session)?;
-                return Ok(ExitCode::SUCCESS);
+                return context.print_object(&session, &[]);
             }
-            let tools = session.get_mut("tools").map(Value::take).unwrap_or_default();
-            let active = session.get_mut("active_ghap").map(Value::take).unwrap_or_default();
+            let tools = session["tools"].take();
+            let active = session["active_ghap"].take();
             let first = ["session_id", "client", "project", "source", "started_at"];
             output::object(&context.screen, &session, &first)?;
             if let Some(goal) = active.get("goal").and_then(Value::as_str) {
@@ -218,7 +210,7 @@ fn is_unknown(error: &ClientError) -> bool {
 }
 
 /// The participant of a name that no session has. `unknown` is the error for the session.
-async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::Result<Value> {
+async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> Result<Value> {
     match client.get(&format!("/v1/peers/{}", encode(name))).await {
         Err(error) if is_unknown(&error) => {
             let advice = "no peer has this name either: `svc session list` and `svc session tree` show the sessions";
@@ -274,7 +266,7 @@ pub(super) fn ended(text: &str) -> String {
     format!("{}\n", lines.join("\n"))
 }
 
-fn print_history(history: &Value) -> anyhow::Result<()> {
+fn print_history(history: &Value) -> Result<()> {
     for text in output::items(history, "messages") {
         let at = output::cell(text, "at");
         let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));

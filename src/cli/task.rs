@@ -3,9 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{ListQuery, NewTask, TaskFilter};
@@ -101,16 +100,6 @@ pub(super) struct CreateArgs {
     metadata: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct PrintedFrame {
-    line: String,
-    #[serde(default)]
-    kind: String,
-    /// The next frame continues this line.
-    #[serde(default)]
-    partial: bool,
-}
-
 pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
     match command {
         TaskCommand::Create(args) => {
@@ -149,7 +138,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
 }
 
 /// The id that an argument names: `latest` is the task that was created last.
-async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
+async fn identified(client: &Client, id: String) -> Result<String> {
     if id != "latest" {
         return Ok(id);
     }
@@ -178,10 +167,15 @@ pub(super) async fn watch(context: &Context, id: &str, after: Option<u64>) -> Ex
         if context.json {
             output::ndjson(&json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
-            let frame = PrintedFrame::deserialize(&data)
-                .context("the daemon sent a frame without a line")?;
-            has_words |= frame.kind != "stderr";
-            show(&frame)?;
+            let line = data["line"].as_str().context("the daemon sent a frame without a line")?;
+            has_words |= data["kind"] != "stderr";
+            match data["kind"].as_str() {
+                // The command wrote it to standard error. A closed standard error is ignored.
+                Some("stderr") => output::note(line),
+                // The next frame continues this line.
+                _ if data["partial"] == true => output::block(&output::visible(line))?,
+                _ => output::line(line)?,
+            }
         } else if kind == "reply" {
             output::notes(&reply_text(&data));
         } else if kind == "task"
@@ -218,7 +212,7 @@ async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> ExitResult {
 }
 
 /// Waits for the terminal task, without its earlier output.
-async fn wait_for_end(context: &Context, id: &str) -> anyhow::Result<Value> {
+async fn wait_for_end(context: &Context, id: &str) -> Result<Value> {
     let task = fetch(&context.client()?, id).await?;
     if is_terminal(&task) {
         return Ok(task);
@@ -235,7 +229,7 @@ async fn wait_for_end(context: &Context, id: &str) -> anyhow::Result<Value> {
     fetch(&context.client()?, id).await
 }
 
-fn subscription(context: &Context, id: &str, after: Option<u64>) -> anyhow::Result<Follower> {
+fn subscription(context: &Context, id: &str, after: Option<u64>) -> Result<Follower> {
     let path = with_query("/v1/biam/subscribe", &[("task_id", Some(id))]);
     let follower = Follower::new(context.discovery()?, path);
     Ok(match after {
@@ -244,20 +238,8 @@ fn subscription(context: &Context, id: &str, after: Option<u64>) -> anyhow::Resu
     })
 }
 
-async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
+async fn fetch(client: &Client, id: &str) -> Result<Value> {
     Ok(client.get(&format!("/v1/tasks/{}", encode(id))).await?)
-}
-
-fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
-    if frame.kind == "stderr" {
-        // The command wrote it to standard error. A closed standard error is ignored.
-        output::note(&frame.line);
-        return Ok(());
-    }
-    if frame.partial {
-        return output::block(&output::visible(&frame.line));
-    }
-    output::line(&frame.line)
 }
 
 fn print(context: &Context, task: &Value) -> ExitResult {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
@@ -187,7 +187,11 @@ fn header(args: &RunArgs) -> SpoolHeader {
 /// How long the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
 ///
 /// `default` if that is not set.
+<<<<<<< HEAD
 pub(super) fn max_wait(context: &Context, default: Duration) -> anyhow::Result<Duration> {
+=======
+pub(super) fn max_wait(context: &Context, default: Duration) -> Result<Duration> {
+>>>>>>> w-cli
     const NAME: &str = "SVC_TASK_RUN_PATIENCE_SECONDS";
     match context.env.text(NAME)? {
         None => Ok(default),
@@ -203,16 +207,13 @@ const STARTING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether a task could be created now: a failure should come before the command has done anything.
-async fn check_reachable(discovery: &Discovery) -> anyhow::Result<()> {
+async fn check_reachable(discovery: &Discovery) -> Result<()> {
     let is_starting = |error: &ClientError| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
     ask_daemon(discovery, Method::GET, "/v1/tasks?limit=1", None, is_starting).await.map(drop)
 }
 
 /// Creates the task of a run with a key. Returns the existing task if it belongs to another run.
-async fn claim(
-    discovery: &Discovery,
-    header: &SpoolHeader,
-) -> anyhow::Result<Option<TaskDocument>> {
+async fn claim(discovery: &Discovery, header: &SpoolHeader) -> Result<Option<TaskDocument>> {
     let body = Bytes::from(serde_json::to_vec(&header.create)?);
     let is_transient = ClientError::is_transient;
     let task = ask_daemon(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
@@ -228,7 +229,7 @@ async fn ask_daemon(
     path: &str,
     body: Option<Bytes>,
     may_pass: fn(&ClientError) -> bool,
-) -> anyhow::Result<Value> {
+) -> Result<Value> {
     let deadline = Instant::now() + STARTING;
     loop {
         let client = Client::new(discovery.target()?);

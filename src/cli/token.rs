@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
-use svc_client::{Token, encode, with_query};
-use svc_model::Timestamp;
+use svc_client::{Token, encode, with_object};
+use svc_model::{PageQuery, Timestamp};
 use svc_sys::config::Flags;
 use svc_sys::private_file;
 
@@ -150,9 +150,8 @@ async fn list(context: &Context, all: bool, limit: u32, cursor: Option<&str>) ->
     // skips no token.
     loop {
         let missing = limit.saturating_sub(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
-        let missing = missing.to_string();
-        let query = [("limit", Some(&*missing)), ("cursor", cursor.as_deref())];
-        let page: Value = client.get(&with_query("/v1/tokens", &query)).await?;
+        let query = PageQuery { limit: Some(missing), cursor };
+        let page: Value = client.get(&with_object("/v1/tokens", &query)).await?;
         let good = output::items(&page, "tokens").iter();
         tokens.extend(good.filter(|token| all || is_good(token, context.screen.now)).cloned());
         cursor = page["next_cursor"].as_str().map(str::to_owned);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use http::HeaderValue;
 use serde_json::{Map, Value, json};
@@ -81,31 +81,23 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
     match command {
         ToolsCommand::List { family } => {
             let tools = fetch(&context.client()?, family.as_deref()).await?;
-            let printed = if context.json {
-                output::json(&json!({ "count": tools.len(), "tools": tools }))
-            } else {
-                let rows: Vec<_> = tools.iter().map(row).collect();
-                let empty = "no tools; `svc tools list` shows all families";
+            let rows: Vec<_> = tools.iter().map(row).collect();
+            let empty = "no tools; `svc tools list` shows all families";
+            context.print(&json!({ "count": tools.len(), "tools": tools }), || {
                 output::table(&context.screen, TOOLS, &rows, empty)
-            };
-            printed.map(|()| ExitCode::SUCCESS)
+            })
         }
         ToolsCommand::Show { name } => {
             let tool = find(&context.client()?, &name).await?;
-            let printed =
-                if context.json { output::json(&tool) } else { show(&context.screen, &tool) };
-            printed.map(|()| ExitCode::SUCCESS)
+            context.print(&tool, || show(&context.screen, &tool))
         }
         ToolsCommand::Call(args) => call(context, &context.client()?, *args).await,
     }
 }
 
 /// All tools, or those of one family.
-pub(super) async fn fetch(
-    client: &Client,
-    family: Option<&str>,
-) -> Result<Vec<Value>, ClientError> {
-    let path = with_query("/v1/tools", &[("family", family)]);
+pub(super) async fn fetch(client: &Client, named: Option<&str>) -> Result<Vec<Value>, ClientError> {
+    let path = with_query("/v1/tools", &[("family", named)]);
     all_items(client, &path, "tools", usize::MAX, |_| true).await
 }
 
@@ -135,11 +127,7 @@ pub(super) async fn call_by_name(
 ///
 /// # Errors
 /// The tool's error.
-pub(super) async fn structured(
-    client: &Client,
-    name: &str,
-    arguments: Value,
-) -> anyhow::Result<Value> {
+pub(super) async fn structured(client: &Client, name: &str, arguments: Value) -> Result<Value> {
     let params = json!({ "name": name, "arguments": arguments });
     let result = result_of(client, "tools/call", params).await?;
     let object = &result["structuredContent"];
@@ -153,11 +141,7 @@ pub(super) async fn structured(
 ///
 /// # Errors
 /// The error in the response.
-pub(super) async fn result_of(
-    client: &Client,
-    method: &str,
-    params: Value,
-) -> anyhow::Result<Value> {
+pub(super) async fn result_of(client: &Client, method: &str, params: Value) -> Result<Value> {
     let body = JsonRpcWriter::new().id(&1).method(method).params(&params).into_bytes();
     let request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     let mut answer = ask(client, &request).await?;
@@ -167,7 +151,7 @@ pub(super) async fn result_of(
     }
 }
 
-async fn find(client: &Client, name: &str) -> anyhow::Result<Value> {
+async fn find(client: &Client, name: &str) -> Result<Value> {
     let mut tools = fetch(client, None).await?.into_iter();
     tools
         .find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
@@ -180,7 +164,7 @@ fn row(tool: &Value) -> Vec<Option<String>> {
     [output::cell(tool, "name"), output::cell(tool, "family"), first].map(Some).into()
 }
 
-fn show(screen: &Screen, tool: &Value) -> anyhow::Result<()> {
+fn show(screen: &Screen, tool: &Value) -> Result<()> {
     let heads = ["name", "title", "family", "scope", "description"];
     let fields: Vec<(&str, String)> = heads
         .into_iter()
@@ -250,7 +234,7 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
     print_answer(context, &answer)
 }
 
-async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Result<Value> {
+async fn ask(client: &Client, request: &mcp_request::McpRequest) -> Result<Value> {
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;
@@ -272,32 +256,20 @@ async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Resu
 }
 
 fn print_answer(context: &Context, answer: &Value) -> ExitResult {
-    if let Some(error) = answer.get("error") {
-        if context.json {
-            output::json(&json!({ "error": error }))?;
-        } else {
-            output::notes(&format!("error: {}", failure(error)));
-        }
-        return Ok(ExitCode::FAILURE);
-    }
     let result = &answer["result"];
     let structured = result.get("structuredContent");
-    if result.get("isError") == Some(&Value::Bool(true)) {
-        if context.json {
-            output::json(structured.unwrap_or(result))?;
-            return Ok(ExitCode::FAILURE);
-        }
-        let error = structured.and_then(|structured| structured.get("error"));
-        let text = error.map_or_else(|| texts(result), failure);
+    let refused = answer.get("error").map(|error| json!({ "error": error }));
+    let document = refused.as_ref().or(structured).unwrap_or(result);
+    let is_failure = refused.is_some() || result["isError"] == true;
+    if context.json {
+        output::json(document)?;
+    } else if is_failure {
+        let text = document.get("error").map_or_else(|| texts(result), failure);
         output::notes(&format!("error: {text}"));
-        return Ok(ExitCode::FAILURE);
+    } else {
+        output::block(&structured.map_or_else(|| format!("{}\n", texts(result)), readable))?;
     }
-    match structured {
-        _ if context.json => output::json(structured.unwrap_or(result))?,
-        Some(structured) => output::block(&readable(structured))?,
-        None => output::block(&format!("{}\n", texts(result)))?,
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn failure(error: &Value) -> String {
@@ -368,7 +340,7 @@ fn readable(value: &Value) -> String {
     text
 }
 
-fn all_arguments(args: &CallArgs) -> anyhow::Result<Map<String, Value>> {
+fn all_arguments(args: &CallArgs) -> Result<Map<String, Value>> {
     let from_input = args.each.iter().filter(|pair| pair.ends_with("=@-")).count();
     if from_input + usize::from(args.all.as_deref() == Some("-")) > 1 {
         return Err(UsageError("standard input can be read only once".to_owned()).into());
@@ -389,7 +361,7 @@ fn split(pair: &str) -> Result<(&str, &str), UsageError> {
 }
 
 /// The value itself, or the text of the file that it names.
-fn read(value: &str) -> anyhow::Result<String> {
+fn read(value: &str) -> Result<String> {
     match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
         Some("-") => agent::text("-".to_owned()),

@@ -91,7 +91,6 @@ impl ClientError {
 }
 
 /// An error response: an RFC 9457 document, or the first line of another body.
-/// `Display` shows the detail and, if there is one, the remedy.
 /// `Display` has the detail and the remedy, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientProblem {
@@ -119,6 +118,12 @@ struct ProblemDocument {
 }
 
 impl ClientProblem {
+    /// A problem as a daemon would state it.
+    pub fn stated(status: StatusCode, code: &str, detail: &str) -> Self {
+        let body = serde_json::json!({ "code": code, "detail": detail }).to_string();
+        Self::parse(status, None, body.as_bytes(), TokenSource::Withheld)
+    }
+
     pub(super) fn parse(
         status: StatusCode,
         retry_after: Option<Duration>,

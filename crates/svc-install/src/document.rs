@@ -317,31 +317,27 @@ fn toml_remove(item: &mut Item, path: &[PathStep<'_>]) {
                 toml_remove(child, rest);
             }
         }
-        (PathStep::Index(index), Item::ArrayOfTables(list)) if rest.is_empty() => {
-            if *index < list.len() {
+        // The elements of a list are tables or values, not items.
+        (PathStep::Index(index), Item::ArrayOfTables(list)) if *index < list.len() => {
+            if rest.is_empty() {
                 list.remove(*index);
+            } else if let Some(table) = list.get_mut(*index) {
+                let mut inner = Item::Table(std::mem::take(table));
+                toml_remove(&mut inner, rest);
+                if let Item::Table(changed) = inner {
+                    *table = changed;
+                }
             }
         }
-        // The elements of such a list are tables, not items.
-        (PathStep::Index(index), Item::ArrayOfTables(list)) => {
-            let Some(table) = list.get_mut(*index) else { return };
-            let mut inner = Item::Table(std::mem::take(table));
-            toml_remove(&mut inner, rest);
-            if let Item::Table(changed) = inner {
-                *table = changed;
-            }
-        }
-        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) if rest.is_empty() => {
-            if *index < list.len() {
+        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) if *index < list.len() => {
+            if rest.is_empty() {
                 list.remove(*index);
-            }
-        }
-        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) => {
-            let Some(value) = list.get_mut(*index) else { return };
-            let mut inner = Item::Value(value.clone());
-            toml_remove(&mut inner, rest);
-            if let Item::Value(changed) = inner {
-                *value = changed;
+            } else if let Some(value) = list.get_mut(*index) {
+                let mut inner = Item::Value(value.clone());
+                toml_remove(&mut inner, rest);
+                if let Item::Value(changed) = inner {
+                    *value = changed;
+                }
             }
         }
         (PathStep::Index(_), _) => {}

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use svc_sys::bounded_file;
@@ -62,7 +62,7 @@ pub(crate) async fn logs(context: &Context, args: &LogsArgs) -> ExitResult {
 }
 
 /// Prints every complete line. An incomplete one stays in `rest`.
-fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Result<()> {
+fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
         let count = file.read(&mut block)?;
@@ -79,7 +79,7 @@ fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Resul
     }
 }
 
-fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
+fn show(context: &Context, line: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(line);
     if context.json {
         output::ndjson(&json!({ "line": text }))

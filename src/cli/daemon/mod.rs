@@ -10,7 +10,7 @@ mod start;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -24,7 +24,7 @@ use super::{Context, ExitResult};
 
 pub(super) use logs::{LogsArgs, logs};
 pub(super) use start::{
-    StopArgs, agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
+    agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
 };
 
 /// Deadline for `/health`, which reads nothing but memory.
@@ -317,7 +317,7 @@ fn copy(report: &mut Map<String, Value>, name: &str, value: Option<&Value>) {
 }
 
 /// The URL that was given, or the one that the running daemon wrote to `daemon.json`.
-pub(super) async fn daemon_url(context: &Context) -> anyhow::Result<String> {
+pub(super) async fn daemon_url(context: &Context) -> Result<String> {
     if let Some(url) = context.discovery()?.fixed() {
         return Ok(url.to_string());
     }

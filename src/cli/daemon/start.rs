@@ -4,23 +4,22 @@
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use clap::Args;
+use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use svc_client::{DaemonFile, Endpoint, Url};
 use svc_model::agent::AGENT_MARK;
 use svc_server::daemon;
-use svc_sys::config::{Config, Origin};
+use svc_sys::config::{Config, Flags, Origin};
 use svc_sys::process_list::is_running;
 use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
 use super::super::agent_away::living_hosts;
-use super::super::serve::NO_AUTH;
+use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
 use super::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
 
@@ -38,9 +37,9 @@ pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
 
 /// Starts the daemon unless it runs, and waits until it responds. Prints nothing on standard
 /// output. Returns the daemon, and whether this call started it.
-async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFile, bool)> {
+async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
-    let config = context.config(&args.flags())?;
+    let config = context.config(&args.flags)?;
     match find_settled_daemon(context, TIMEOUT).await {
         DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
         DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
@@ -56,7 +55,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFi
     if config.no_auth.value {
         output::note(&format!("warning: {NO_AUTH}"));
     }
-    let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
+    let log = args.flags.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let mut daemon = StartingDaemon::spawn(context, &config, args, log)?;
     let ensured = daemon.wait(context, &config.listen).await;
     let is_at =
@@ -78,9 +77,9 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFi
     ensured
 }
 
-pub(crate) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
+pub(crate) fn start_unattended(context: &Context) -> Result<Child> {
     let args = ServeArgs::default();
-    let config = context.config(&args.flags())?;
+    let config = context.config(&args.flags)?;
     private_file::prepare_home(&context.paths.home)?;
     let log = context.paths.log.clone();
     Ok(StartingDaemon::spawn(context, &config, &args, log)?.child)
@@ -90,7 +89,7 @@ pub(crate) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
 ///
 /// Some clients kill all descendants of the processes that they started, and the daemon serves
 /// other clients too. Returns the daemon, and whether this call started it.
-pub(crate) async fn ensure_apart(context: &Context) -> anyhow::Result<(DaemonFile, bool)> {
+pub(crate) async fn ensure_apart(context: &Context) -> Result<(DaemonFile, bool)> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = tokio::process::Command::new(&program);
     command.args(["start", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
@@ -125,12 +124,7 @@ struct StartingDaemon {
 }
 
 impl StartingDaemon {
-    fn spawn(
-        context: &Context,
-        config: &Config,
-        args: &ServeArgs,
-        log: PathBuf,
-    ) -> anyhow::Result<Self> {
+    fn spawn(context: &Context, config: &Config, args: &ServeArgs, log: PathBuf) -> Result<Self> {
         if context.env.os(AGENT_MARK).is_some() {
             bail!("a hosted agent cannot start the daemon: the daemon would end with the agent");
         }
@@ -141,13 +135,13 @@ impl StartingDaemon {
         // A relative path would mean another file in the data folder, where the daemon runs.
         let token = &config.token_file;
         let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
-        let args = ServeArgs { token_file, ..args.clone() };
+        let flags = Flags { token_file, ..args.flags.clone() };
         let mut command = Command::new(&program);
-        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(args.to_arguments());
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags));
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
-        let input = args.to_input();
+        let input = input_of(&flags);
         let mut child = command
             .current_dir(&context.paths.home)
             .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
@@ -166,7 +160,7 @@ impl StartingDaemon {
         &mut self,
         context: &Context,
         addresses: &[SocketAddr],
-    ) -> anyhow::Result<(DaemonFile, bool)> {
+    ) -> Result<(DaemonFile, bool)> {
         let deadline = Instant::now() + TIMEOUT;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -276,44 +270,32 @@ const FIRST_SIGNAL: Duration = Duration::from_secs(15);
 /// Deadline after the second signal, which ends the drain.
 const SECOND_SIGNAL: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Clone, Args)]
-pub(crate) struct StopArgs {
-    /// Keep it stopped until `svc start`: no hook and no client starts it
-    #[arg(long)]
-    stay: bool,
-}
-
-pub(crate) async fn stop(context: &Context, args: &StopArgs) -> ExitResult {
-    if args.stay {
+pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
+    if stay {
         // Set before the daemon ends, so that a concurrent hook does not start it again.
         daemon::keep_stopped(&context.paths)?;
     }
     let stopped = stop_running(context).await?;
     let stays = daemon::stays_stopped(&context.paths);
     let agents = agents_that_go_on(context).await;
-    if context.json {
-        output::json(&json!({
-            "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays,
-        }))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    output::line(&match stopped {
-        Some(pid) => format!("svc stopped (pid {pid})"),
-        None => "svc is not running".to_owned(),
-    })?;
-    if let Some(line) = agents {
-        output::line(&line)?;
-    }
-    if stays {
-        output::line(
-            "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
-        )?;
-    } else if stopped.is_some() {
-        output::line(
-            "the next prompt in a connected client starts it again; `svc stop --stay` keeps it stopped",
-        )?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let document =
+        json!({ "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays });
+    context.print(&document, || {
+        output::line(&match stopped {
+            Some(pid) => format!("svc stopped (pid {pid})"),
+            None => "svc is not running".to_owned(),
+        })?;
+        agents.iter().try_for_each(|line| output::line(line))?;
+        match stopped {
+            _ if stays => output::line(
+                "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
+            ),
+            Some(_) => output::line(
+                "the next prompt in a connected client starts it again; `svc stop --stay` keeps it stopped",
+            ),
+            None => Ok(()),
+        }
+    })
 }
 
 /// A sentence about hosted agents that go on without the daemon, if there are any.
@@ -329,7 +311,7 @@ pub(crate) async fn agents_that_go_on(context: &Context) -> Option<String> {
 
 pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
     // A bad flag is reported before the running daemon is stopped.
-    context.config(&args.flags())?;
+    context.config(&args.flags)?;
     stop_running(context).await?;
     start(context, args).await
 }
@@ -337,7 +319,7 @@ pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
 /// Stops the daemon and returns its pid; `None` if none runs.
 ///
 /// Fails without a signal if the process that holds the database does not respond as the daemon.
-pub(crate) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
+pub(crate) async fn stop_running(context: &Context) -> Result<Option<i32>> {
     // In a folder that others can write, `daemon.json` could name any process.
     private_file::check_folder(&context.paths.home)?;
     let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {

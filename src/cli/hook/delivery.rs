@@ -6,7 +6,6 @@ use std::process::Child;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
 use svc_model::limits;
@@ -31,28 +30,20 @@ pub(super) enum DeliveryError {
 }
 
 /// Delivers an event of the client's process. The daemon's answer may be empty.
-pub(super) fn deliver(
-    context: &Context,
-    process: u32,
-    arguments: &Value,
-) -> Result<Value, DeliveryError> {
+pub(super) fn deliver(context: &Context, pid: u32, input: &Value) -> Result<Value, DeliveryError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    runtime.block_on(request(context, process, arguments))
+    runtime.block_on(request(context, pid, input))
 }
 
-async fn request(
-    context: &Context,
-    process: u32,
-    arguments: &Value,
-) -> Result<Value, DeliveryError> {
+async fn request(context: &Context, pid: u32, input: &Value) -> Result<Value, DeliveryError> {
     let target = context
         .agent_discovery()
-        .and_then(|discovery| discovery.agent_target(process))
+        .and_then(|discovery| discovery.agent_target(pid))
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    let params = json!({ "name": "hook_event", "arguments": arguments });
+    let params = json!({ "name": "hook_event", "arguments": input });
     let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
     let reply = Client::new(target)
         .exchange(Method::POST, "/mcp", Some(body.into()))
@@ -187,20 +178,14 @@ pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog
     keep(home, &json!({ "id": id, SPOOLED_UNPRINTED: session }), log);
 }
 
-/// A spooled line of an event whose answer was not printed.
-#[derive(Debug, Deserialize)]
-struct UnprintedEvent {
-    id: String,
-    /// Id of the client's session.
-    unprinted: String,
-}
-
 /// The ids of a session's events whose answers were not printed.
 pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     let lines = HookSpool::in_home(home).latest().unwrap_or_default();
-    let noted = lines.iter().filter_map(|line| serde_json::from_str::<UnprintedEvent>(line).ok());
-    let own = noted.filter(|event| event.unprinted == session);
-    own.map(|event| event.id).take(limits::HOOKS_LOST).collect()
+    let noted = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let own = noted.filter(|event| event[SPOOLED_UNPRINTED] == session);
+    own.filter_map(|event| Some(event["id"].as_str()?.to_owned()))
+        .take(limits::HOOKS_LOST)
+        .collect()
 }
 
 /// Starts a daemon without waiting for it; `None` if it has to stay stopped. Of several daemons

@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use http::{HeaderMap, Method};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use svc_client::{Client, encode};
 use svc_model::hook::{ClaudePrompt, PromptAnswer};
 use svc_sys::lines::LineSplitter;
@@ -26,22 +25,6 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Longest line, in bytes: an answer in words.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// A line of the daemon about a prompt.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
-enum HeldPromptLine {
-    Open,
-    Answer { answer: HeldAnswer },
-    Over,
-}
-
-#[derive(Debug, Deserialize)]
-struct HeldAnswer {
-    option_id: Option<String>,
-    text: Option<String>,
-    answers: Option<Map<String, Value>>,
-}
-
 pub(super) fn hold(context: &Context, request: &str, payload: &Value, log: &HookLog) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let held = runtime
@@ -52,7 +35,7 @@ pub(super) fn hold(context: &Context, request: &str, payload: &Value, log: &Hook
     }
 }
 
-async fn follow(context: &Context, request: &str, payload: &Value) -> anyhow::Result<()> {
+async fn follow(context: &Context, request: &str, payload: &Value) -> Result<()> {
     let starter = HookStarter::of_this();
     let prompt = ClaudePrompt::read(payload).context("the payload names no tool")?;
     let target = context.agent_discovery()?.agent_target(program::client_or_own())?;
@@ -72,14 +55,17 @@ async fn follow(context: &Context, request: &str, payload: &Value) -> anyhow::Re
         };
         let Some(chunk) = chunk.context("the daemon is silent")?? else { return Ok(()) };
         let mut words = Vec::new();
-        lines.push(&chunk, |line| words.push(serde_json::from_slice::<HeldPromptLine>(line.bytes)));
+        lines.push(&chunk, |line| words.push(serde_json::from_slice::<Value>(line.bytes)));
         for word in words {
-            match word? {
-                HeldPromptLine::Open => {}
-                HeldPromptLine::Over => return Ok(()),
-                HeldPromptLine::Answer { answer } => {
-                    return print_answer(&client, request, &prompt, &answer).await;
+            let word = word?;
+            match word["state"].as_str() {
+                // Nobody has answered yet.
+                Some("open") => {}
+                Some("over") => return Ok(()),
+                Some("answer") => {
+                    return print_answer(&client, request, &prompt, &word["answer"]).await;
                 }
+                _ => bail!("the daemon says something unknown"),
             }
         }
     }
@@ -90,12 +76,11 @@ async fn print_answer(
     client: &Client,
     request: &str,
     prompt: &ClaudePrompt,
-    answer: &HeldAnswer,
-) -> anyhow::Result<()> {
-    let HeldAnswer { option_id, text, answers } = answer;
-    let (option_id, text) = (option_id.as_deref(), text.as_deref());
+    answer: &Value,
+) -> Result<()> {
+    let (option_id, text) = (answer["option_id"].as_str(), answer["text"].as_str());
     let output = prompt
-        .output(PromptAnswer { option_id, text, answers: answers.as_ref() })
+        .output(PromptAnswer { option_id, text, answers: answer["answers"].as_object() })
         .map_err(|refused| anyhow!("the prompt takes no such answer: {refused:?}"))?;
     print_line(std::io::stdout(), &output.to_string())?;
     let path = format!("/v1/prompts/{}/printed", encode(request));

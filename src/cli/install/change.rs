@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
@@ -18,7 +19,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::report::{ClientChanges, Report};
+use super::report::{ClientChanges, FileResult, Report};
 use super::status::status;
 use super::{InstallArgs, InstallCommand, UninstallArgs, chosen, command, listed_tools, names};
 use crate::cli::daemon::{DaemonProbe, agents_that_go_on, ensure_apart, find_daemon, stop_running};
@@ -116,7 +117,7 @@ fn installer<'a>(
     context: &'a Context,
     locations: &'a ClientLocations,
     dry_run: bool,
-) -> anyhow::Result<Installer<'a>> {
+) -> Result<Installer<'a>> {
     let home = &context.paths.home;
     // The record in the data folder names the files that are changed; others must not be able to
     // write it.
@@ -132,12 +133,8 @@ fn scopes_note(context: &Context) -> Option<String> {
     Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
-/// Adds scopes to `[sessions] scopes`. Returns the file and the change, if there is one.
-fn grant_scopes(
-    context: &Context,
-    wanted: &[String],
-    dry_run: bool,
-) -> anyhow::Result<Option<(PathBuf, String)>> {
+/// Adds scopes to `[sessions] scopes`. Returns the file if it changes.
+fn grant_scopes(context: &Context, wanted: &[String], dry_run: bool) -> Result<Option<FileResult>> {
     if wanted.is_empty() {
         return Ok(None);
     }
@@ -156,8 +153,8 @@ fn grant_scopes(
         }
         Ok(())
     })?;
-    let change = apply::diff(&path, Some(&before), Some(&after));
-    Ok((before != after).then_some((path, change)))
+    let change = FileOutcome::Changed(apply::diff(&path, Some(&before), Some(&after)));
+    Ok((before != after).then_some((path, Ok(change))))
 }
 
 /// Merges changes so that each file has one change with all edits.
@@ -385,7 +382,7 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
 }
 
 /// Sends `initialize` to `svc stdio`, as a client does.
-async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
+async fn introduce(command: &ClientCommand) -> Result<()> {
     let mut child = Command::new(command.path())
         .args(command.arguments(InstallScope::User, &["stdio"]))
         .stdin(Stdio::piped())

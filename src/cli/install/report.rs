@@ -1,6 +1,6 @@
 //! The output of `svc install` and `svc uninstall`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -8,9 +8,12 @@ use svc_install::{ApplyError, FileOutcome, KnownClient};
 
 use crate::cli::{Context, ExitResult, output};
 
+/// A file, and what was done to it.
+pub(super) type FileResult = (PathBuf, Result<FileOutcome, ApplyError>);
+
 pub(super) struct ClientChanges {
     pub(super) client: KnownClient,
-    pub(super) files: Vec<(PathBuf, Result<FileOutcome, ApplyError>)>,
+    pub(super) files: Vec<FileResult>,
 }
 
 impl ClientChanges {
@@ -28,14 +31,14 @@ impl ClientChanges {
     }
 
     pub(super) fn is_changed(&self) -> bool {
-        self.files.iter().any(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))))
+        self.files.iter().any(is_changed)
     }
 }
 
 pub(super) struct Report<'a> {
     pub(super) clients: &'a [ClientChanges],
-    /// svc's own configuration file and the change in it, if there is one.
-    pub(super) settings: Option<(PathBuf, String)>,
+    /// svc's own configuration file, if it has a change.
+    pub(super) settings: Option<FileResult>,
     pub(super) notes: &'a [String],
     /// Failures other than those of files.
     pub(super) failures: &'a [String],
@@ -54,22 +57,20 @@ impl Report<'_> {
                 "ok": !failed, "changed": changed && !dry_run, "dry_run": dry_run,
                 "clients": documents, "notes": notes, "failures": failures,
             });
-            if let Some((path, change)) = settings {
-                document["settings"] =
-                    file_document(path, &Ok(FileOutcome::Changed(change.clone())), dry_run);
+            if let Some(file) = settings {
+                document["settings"] = file_document(file, dry_run);
             }
             output::json(&document)?;
         } else {
+            let files = clients
+                .iter()
+                .flat_map(|it| it.files.iter().map(move |file| (it.client.name(), file)));
+            let files: Vec<_> = files.chain(settings.iter().map(|file| ("svc", file))).collect();
             if dry_run && changed {
-                output::block(&summary(clients, settings.as_ref().map(|(path, _)| path)))?;
+                output::block(&summary(&files))?;
             }
-            for client in *clients {
-                for (path, outcome) in &client.files {
-                    print_file(client.client.name(), path, outcome, dry_run)?;
-                }
-            }
-            if let Some((path, change)) = settings {
-                print_file("svc", path, &Ok(FileOutcome::Changed(change.clone())), dry_run)?;
+            for (owner, file) in files {
+                print_file(owner, file, dry_run)?;
             }
             if !changed && !failed {
                 output::line(&format!("nothing to do: everything is already {done}"))?;
@@ -85,28 +86,22 @@ impl Report<'_> {
     }
 }
 
+fn is_changed((_, outcome): &FileResult) -> bool {
+    matches!(outcome, Ok(FileOutcome::Changed(_)))
+}
+
 /// One line for each file that a run would change. The diffs follow.
-fn summary(clients: &[ClientChanges], settings: Option<&PathBuf>) -> String {
-    let line = |name: &str, path: &Path| {
-        format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))
+fn summary(files: &[(&str, &FileResult)]) -> String {
+    let changed = files.iter().filter(|(_, file)| is_changed(file));
+    let line = |(owner, (path, _)): &(&str, &FileResult)| {
+        format!("  {owner:<12} {}\n", output::visible(&path.display().to_string()))
     };
-    let changed = |client: &ClientChanges| {
-        let is_changed = |outcome: &Result<_, _>| matches!(outcome, Ok(FileOutcome::Changed(_)));
-        let files = client.files.iter().filter(|(_, outcome)| is_changed(outcome));
-        files.map(|(path, _)| line(client.client.name(), path)).collect::<Vec<_>>()
-    };
-    let settings = settings.map(|path| line("svc", path));
-    let lines: Vec<String> = clients.iter().flat_map(changed).chain(settings).collect();
+    let lines: Vec<String> = changed.map(line).collect();
     let (count, plural) = (lines.len(), if lines.len() == 1 { "" } else { "s" });
     format!("would change {count} file{plural} (nothing is written now):\n{}\n", lines.concat())
 }
 
-fn print_file(
-    owner: &str,
-    path: &Path,
-    outcome: &Result<FileOutcome, ApplyError>,
-    dry_run: bool,
-) -> anyhow::Result<()> {
+fn print_file(owner: &str, (path, outcome): &FileResult, dry_run: bool) -> anyhow::Result<()> {
     // A file in which nothing but svc's entries was left is removed.
     let verb = if path.exists() { "changed" } else { "removed" };
     let path = output::visible(&path.display().to_string());
@@ -124,11 +119,11 @@ fn print_file(
 }
 
 fn document(client: &ClientChanges, dry_run: bool) -> Value {
-    let files = client.files.iter().map(|(path, outcome)| file_document(path, outcome, dry_run));
+    let files = client.files.iter().map(|file| file_document(file, dry_run));
     json!({ "client": client.client.name(), "files": files.collect::<Vec<_>>() })
 }
 
-fn file_document(path: &Path, outcome: &Result<FileOutcome, ApplyError>, dry_run: bool) -> Value {
+fn file_document((path, outcome): &FileResult, dry_run: bool) -> Value {
     let mut file = json!({ "path": path });
     match outcome {
         Ok(FileOutcome::Unchanged) => file["action"] = json!("unchanged"),

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use serde_json::json;
@@ -31,14 +32,10 @@ pub(crate) struct Drift {
 }
 
 /// Prints what is installed; exit code 1 if an entry has drifted.
-pub(super) async fn status(
-    context: &Context,
-    clients: &[KnownClient],
-    verbose: bool,
-) -> ExitResult {
+pub(super) async fn status(context: &Context, named: &[KnownClient], verbose: bool) -> ExitResult {
     let expectation = expectation(context)?;
     let config = context.config(&Flags::default()).ok();
-    let clients_to_show = chosen(clients, |_| true);
+    let clients_to_show = chosen(named, |_| true);
     // Concurrent, so the total time is that of the slowest client.
     let mut inspections: FuturesOrdered<_> =
         clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
@@ -52,7 +49,7 @@ pub(super) async fn status(
             abilities.restrict(may_wake, may_answer);
         }
         // Clients that are not on this machine are shown only if they are named.
-        if clients.is_empty() && !status.found && status.is_absent() {
+        if named.is_empty() && !status.found && status.is_absent() {
             continue;
         }
         // Each client is printed as soon as it is known, so that a person sees the progress.
@@ -72,7 +69,7 @@ pub(super) async fn status(
 }
 
 /// The drift in all clients, and the number of clients with entries of svc.
-pub(crate) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
+pub(crate) async fn drift(context: &Context) -> Result<(usize, Vec<Drift>)> {
     let expectation = expectation(context)?;
     let (mut installed, mut drift) = (0, Vec::new());
     let inspections = KnownClient::all().iter().map(|client| expectation.inspect(*client));
@@ -87,7 +84,7 @@ pub(crate) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift
     Ok((installed, drift))
 }
 
-fn expectation(context: &Context) -> anyhow::Result<Expectation> {
+fn expectation(context: &Context) -> Result<Expectation> {
     let config = context.config(&Flags::default()).ok();
     let live = svc_server::daemon::live_file(&context.paths);
     let listener = || {
@@ -109,7 +106,7 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     })
 }
 
-fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Result<()> {
+fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> Result<()> {
     let version =
         status.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     output::line(&format!("{}{version}", status.client.name()))?;

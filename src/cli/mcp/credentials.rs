@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use svc_model::source::source_name;
 use svc_sys::config::Flags;
@@ -78,12 +78,8 @@ pub(super) async fn log_out(context: &Context, name: &str) -> ExitResult {
     context.print_line(&told, &line)
 }
 
-fn vault(context: &Context) -> SourceVault {
-    SourceVault::new(&context.paths.home)
-}
-
 /// The entry that the name resolves to in the current folder.
-fn bearer_of(context: &Context, name: &str) -> anyhow::Result<Option<SecretBearer>> {
+fn bearer_of(context: &Context, name: &str) -> Result<Option<SecretBearer>> {
     let here = std::env::current_dir().ok();
     let plan = context.config(&Flags::default())?.sources.plan(here.as_deref());
     let bearer = plan.meant(name).and_then(|planned| {
@@ -102,7 +98,7 @@ fn checked(name: &str, key: &str) -> Result<String, UsageError> {
     source_name(name).map_err(|problem| UsageError(problem.to_string()))
 }
 
-fn typed(key: &str) -> anyhow::Result<String> {
+fn typed(key: &str) -> Result<String> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
     let input = std::io::stdin();
@@ -118,7 +114,7 @@ fn typed(key: &str) -> anyhow::Result<String> {
     Ok(line)
 }
 
-fn value_of(key: &str) -> anyhow::Result<String> {
+fn value_of(key: &str) -> Result<String> {
     let text = if std::io::stdin().is_terminal() {
         typed(key)?
     } else {
@@ -142,18 +138,18 @@ pub(super) async fn set_secret(context: &Context, name: &str, key: &str) -> Exit
     let name = checked(name, key)?;
     let value = value_of(key)?;
     let bearer = bearer_of(context, &name)?;
-    vault(context).set_secret(&name, bearer.as_ref(), key, &value)?;
+    SourceVault::new(&context.paths.home).set_secret(&name, bearer.as_ref(), key, &value)?;
     tell_daemon(context).await;
     let text = match bearer {
         Some(bearer) => format!("stored {key} of {name} for {}", bearer.destination),
         None => format!("stored {key} of {name} for the {name} of your own configuration"),
     };
-    done(context, &name, key, &text)
+    context.print_line(&json!({ "name": name, "key": key }), &text)
 }
 
 pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
     let name = checked(name, "_")?;
-    let kept = vault(context).kept()?;
+    let kept = SourceVault::new(&context.paths.home).kept()?;
     let here = bearer_of(context, &name)?;
     let given = here.as_ref().map(|bearer| kept.given_to(bearer)).unwrap_or_default();
     let all = kept.of_server(&name);
@@ -186,13 +182,10 @@ pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
 
 pub(super) async fn unset_secret(context: &Context, name: &str, key: &str) -> ExitResult {
     let name = checked(name, key)?;
-    if !vault(context).unset_secret(&name, key)? {
+    if !SourceVault::new(&context.paths.home).unset_secret(&name, key)? {
         bail!("{name} has no secret {key}");
     }
     tell_daemon(context).await;
-    done(context, &name, key, &format!("deleted {key} of {name}"))
-}
-
-fn done(context: &Context, name: &str, key: &str, text: &str) -> ExitResult {
-    context.print_line(&json!({ "name": name, "key": key }), text)
+    let line = format!("deleted {key} of {name}");
+    context.print_line(&json!({ "name": name, "key": key }), &line)
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, ValueEnum};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -193,12 +193,10 @@ pub(super) async fn add_json(context: &Context, name: &str, entry: &str) -> Exit
 async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) -> ExitResult {
     let normal = source_name(name).map_err(|problem| UsageError(problem.to_string()))?;
     if normal != name {
-        let text = format!("{name:?}: use letters, digits, _ and -, such as {normal}");
-        return Err(UsageError(text).into());
+        bail!(UsageError(format!("{name:?}: use letters, digits, _ and -, such as {normal}")));
     }
     if name == BUILTIN_CORE && entry.get("type").and_then(Value::as_str) != Some("builtin") {
-        let text = format!("{name:?} is the built-in server's name: choose another");
-        return Err(UsageError(text).into());
+        bail!(UsageError(format!("{name:?} is the built-in server's name: choose another")));
     }
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
@@ -207,8 +205,7 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
     if let Some(url) = entry.get("url").and_then(Value::as_str)
         && !["http://", "https://", "$"].iter().any(|start| url.starts_with(start))
     {
-        let text = format!("{url:?} is no URL: it begins with https:// or http://");
-        return Err(UsageError(text).into());
+        bail!(UsageError(format!("{url:?} is no URL: it begins with https:// or http://")));
     }
     let target = if is_user { ServerFile::of_user(context) } else { ServerFile::of_project()? };
     let (before, after) = target.insert(name, entry)?;
@@ -224,7 +221,7 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
 
 /// Approves a project's file after an entry was added, unless other entries in it wait for
 /// approval: the person may not have read those.
-fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> anyhow::Result<()> {
+fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> Result<()> {
     // A file that does not parse names no servers, and the new entry may make it parse.
     let had_none =
         SourceDocument::parse_json(before).map_or(true, |document| document.0.is_empty());
@@ -347,7 +344,7 @@ async fn approve_changes(context: &Context, name: &str) -> ExitResult {
 
 /// The nearest file of this folder's project whose present text is not approved; the nearest one if
 /// all are.
-fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
+fn waiting_file(context: &Context) -> Result<PathBuf> {
     let choices = SourceChoices::load(&context.paths.home).unwrap_or_default();
     let mut files = project_files(&here()?);
     files.retain(|file| file.symlink_metadata().is_ok());

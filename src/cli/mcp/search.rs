@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -116,7 +116,7 @@ fn start_of(server: &Value) -> Option<String> {
     })
 }
 
-async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
+async fn servers_of(context: &Context, registry: &str) -> Result<Vec<RegisteredServer>> {
     let file = cache_file(context, registry);
     let now = SystemClock.now().as_millis();
     let kept = bounded_file::read(&file, MAX_CACHE)
@@ -146,7 +146,7 @@ fn cache_file(context: &Context, registry: &str) -> PathBuf {
     context.paths.home.join("cache").join(format!("registry-{hash}.json"))
 }
 
-async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
+async fn fetch(registry: &str) -> Result<Vec<RegisteredServer>> {
     choose_tls();
     let client = reqwest::Client::builder().timeout(TIMEOUT).build()?;
     let (mut servers, mut cursor) = (Vec::new(), None::<String>);
@@ -174,7 +174,7 @@ async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
     Ok(servers)
 }
 
-async fn page_of(client: &reqwest::Client, url: reqwest::Url) -> anyhow::Result<Value> {
+async fn page_of(client: &reqwest::Client, url: reqwest::Url) -> Result<Value> {
     let mut reply = client.get(url).send().await?.error_for_status()?;
     let mut body = Vec::new();
     while let Some(part) = reply.chunk().await? {
@@ -192,26 +192,15 @@ mod tests {
 
     #[test]
     fn entries_by_table() {
-        for (entry, name, start) in [
-            (
-                json!({ "server": { "name": "a/b", "packages": [{ "registryType": "npm", "identifier": "p", "version": "1" }] } }),
-                "a/b",
-                "npx -y p@1",
-            ),
-            (
-                json!({ "name": "a/b", "packages": [{ "registry_type": "pypi", "identifier": "p" }] }),
-                "a/b",
-                "uvx p",
-            ),
-            (
-                json!({ "server": { "name": "a/b", "packages": [{ "registryType": "mcpb", "identifier": "p" }], "remotes": [{ "type": "sse", "url": "https://h" }] } }),
-                "a/b",
-                "https://h",
-            ),
-            (json!({ "server": { "name": "a/b" } }), "a/b", ""),
-        ] {
-            let server = RegisteredServer::parse(&entry).expect("is one");
-            assert_eq!((server.name.as_str(), server.start.as_str()), (name, start), "{entry}");
+        let cases = json!([
+            [{ "server": { "name": "a/b", "packages": [{ "registryType": "npm", "identifier": "p", "version": "1" }] } }, "npx -y p@1"],
+            [{ "name": "a/b", "packages": [{ "registry_type": "pypi", "identifier": "p" }] }, "uvx p"],
+            [{ "server": { "name": "a/b", "packages": [{ "registryType": "mcpb", "identifier": "p" }], "remotes": [{ "type": "sse", "url": "https://h" }] } }, "https://h"],
+            [{ "server": { "name": "a/b" } }, ""],
+        ]);
+        for case in cases.as_array().expect("a list") {
+            let server = RegisteredServer::parse(&case[0]).expect("is one");
+            assert_eq!((json!(server.name), json!(server.start)), (json!("a/b"), case[1].clone()));
         }
         assert_eq!(RegisteredServer::parse(&json!({ "server": {} })), None);
     }

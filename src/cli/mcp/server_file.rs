@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use svc_client::ClientError;
 use svc_install::apply::{diff, format_of};
@@ -33,7 +33,7 @@ impl ServerFile {
         Self { path: context.paths.config_file.clone(), is_toml: true }
     }
 
-    pub(super) fn of_project() -> anyhow::Result<Self> {
+    pub(super) fn of_project() -> Result<Self> {
         Ok(Self { path: project_root(&here()?).join(".mcp.json"), is_toml: false })
     }
 
@@ -41,14 +41,14 @@ impl ServerFile {
         if self.is_toml { "sources" } else { "mcpServers" }
     }
 
-    fn read(&self) -> anyhow::Result<(ForeignFile, ConfigDocument)> {
+    fn read(&self) -> Result<(ForeignFile, ConfigDocument)> {
         let shown = self.path.display().to_string();
         let file = ForeignFile::read(&self.path).with_context(|| shown)?;
         let document = self.parse(&file)?;
         Ok((file, document))
     }
 
-    fn parse(&self, file: &ForeignFile) -> anyhow::Result<ConfigDocument> {
+    fn parse(&self, file: &ForeignFile) -> Result<ConfigDocument> {
         let format = format_of(&self.path);
         let text = match (file.text(), self.is_toml) {
             ("", false) => "{}\n",
@@ -75,7 +75,7 @@ impl ServerFile {
     }
 
     /// Adds an entry. Returns the text of the file before and after.
-    pub(super) fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<(String, String)> {
+    pub(super) fn insert(&self, name: &str, entry: &Value) -> Result<(String, String)> {
         self.edit(|file, document| {
             if self.has(document, name) {
                 let path = self.path.display();
@@ -88,10 +88,7 @@ impl ServerFile {
 
     /// Lets `work` change the file under the rules of `svc install`: no link to a project's file is
     /// followed, and changes are serialised.
-    fn edit<T>(
-        &self,
-        work: impl Fn(&ForeignFile, &mut ConfigDocument) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
+    fn edit<T>(&self, work: impl Fn(&ForeignFile, &mut ConfigDocument) -> Result<T>) -> Result<T> {
         let shown = || self.path.display().to_string();
         let links = match self.path.parent() {
             Some(folder) if !self.is_toml => LinkRule::Nowhere(folder.to_owned()),
@@ -111,7 +108,7 @@ impl ServerFile {
     }
 
     /// Adds the entries whose names the file does not have.
-    fn insert_missing(&self, entries: &[(String, Value)]) -> anyhow::Result<InsertedEntries> {
+    fn insert_missing(&self, entries: &[(String, Value)]) -> Result<InsertedEntries> {
         self.edit(|file, document| {
             let before = file.text().to_owned();
             let (mut there, mut is_changed) = (Vec::new(), false);
@@ -131,7 +128,7 @@ impl ServerFile {
 
     /// Removes an entry. Returns the text of the file before and after; `None` if there is no such
     /// entry.
-    pub(super) fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
+    pub(super) fn take(&self, name: &str) -> Result<Option<(String, String)>> {
         // A file without the name is not changed, so it may be a link.
         if !self.has(&self.read()?.1, name) {
             return Ok(None);
@@ -144,7 +141,7 @@ impl ServerFile {
     }
 
     /// Writes a changed document, after a check that it parses.
-    fn write(&self, file: &ForeignFile, document: &ConfigDocument) -> anyhow::Result<String> {
+    fn write(&self, file: &ForeignFile, document: &ConfigDocument) -> Result<String> {
         let text = document.text();
         let scope = if self.is_toml {
             FileConfig::parse(&text, &self.path)?;
@@ -169,8 +166,8 @@ impl ServerFile {
 pub(crate) fn change_config(
     context: &Context,
     dry_run: bool,
-    work: impl Fn(&mut ConfigDocument) -> anyhow::Result<()>,
-) -> anyhow::Result<(PathBuf, String, String)> {
+    work: impl Fn(&mut ConfigDocument) -> Result<()>,
+) -> Result<(PathBuf, String, String)> {
     let target = ServerFile::of_user(context);
     let (before, after) = target.edit(|file, document| {
         work(document)?;
@@ -183,7 +180,7 @@ pub(crate) fn change_config(
     Ok((target.path, before, after))
 }
 
-pub(super) fn here() -> anyhow::Result<PathBuf> {
+pub(super) fn here() -> Result<PathBuf> {
     std::env::current_dir().context("cannot tell the present folder")
 }
 
@@ -201,10 +198,7 @@ impl From<anyhow::Error> for EditFailure {
     }
 }
 
-pub(super) fn decide(
-    context: &Context,
-    change: impl FnOnce(&mut SourceChoices),
-) -> anyhow::Result<()> {
+pub(super) fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> Result<()> {
     let home = &context.paths.home;
     let shown = || SourceChoices::file(home).display().to_string();
     SourceChoices::change(home, change).with_context(shown)
@@ -327,11 +321,7 @@ pub(super) async fn import(context: &Context, client: ImportedClient, is_move: b
 
 /// Removes servers from the client's file. The removal is recorded, so that an uninstallation puts
 /// them back. Returns the change.
-fn take_out(
-    context: &Context,
-    file: &ImportFile,
-    names: &[String],
-) -> anyhow::Result<Option<String>> {
+fn take_out(context: &Context, file: &ImportFile, names: &[String]) -> Result<Option<String>> {
     let home = &context.paths.home;
     let locations = context.client_locations()?;
     let record = InstallRecord::read(home)?;

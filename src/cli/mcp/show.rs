@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::{Client, Token, encode, with_query};
@@ -46,14 +46,14 @@ const TOOLS: Listing = Listing {
 };
 
 /// The path of a request about servers, with the current folder.
-fn path(route: &str) -> anyhow::Result<String> {
+fn path(route: &str) -> Result<String> {
     let here = here()?;
     let has_file = project_files(&here).iter().any(|file| file.symlink_metadata().is_ok());
     let folder = has_file.then(|| here.display().to_string());
     Ok(with_query(route, &[("project", folder.as_deref())]))
 }
 
-pub(super) fn path_of(name: &str, action: &str) -> anyhow::Result<String> {
+pub(super) fn path_of(name: &str, action: &str) -> Result<String> {
     path(&format!("/v1/sources/{}{action}", encode(name)))
 }
 
@@ -99,16 +99,12 @@ pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
     }
-    if context.json {
-        output::json(&source)?;
-    } else {
-        let entry = source.as_object_mut().and_then(|source| source.remove("entry"));
-        output::object(&context.screen, &source, &["name", "state", "reason", "next_action"])?;
-        if let Some(entry) = entry {
-            output::fields(&[("entry", entry.to_string())])?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    context.print(&source, || {
+        let mut shown = source.clone();
+        let entry = shown.as_object_mut().and_then(|source| source.remove("entry"));
+        output::object(&context.screen, &shown, &["name", "state", "reason", "next_action"])?;
+        entry.map_or(Ok(()), |entry| output::fields(&[("entry", entry.to_string())]))
+    })
 }
 
 /// Masks values of an entry that may be secrets: literals in `env` and `headers`, but not names of
@@ -147,14 +143,8 @@ pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {
 pub(super) async fn logs(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let log: Value = context.client()?.get(&path_of(name, "/log")?).await?;
-    if context.json {
-        output::json(&log)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for line in log["log"].as_str().unwrap_or_default().lines() {
-        output::line(line)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let mut lines = log["log"].as_str().unwrap_or_default().lines();
+    context.print(&log, || lines.try_for_each(output::line))
 }
 
 pub(super) async fn call(
@@ -172,7 +162,7 @@ pub(super) async fn call(
 
 /// The client for a call: a session in this folder's project, with the scope that the server
 /// requires.
-async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClient> {
+async fn caller_of(context: &Context, name: &str) -> Result<ProjectClient> {
     let here = here()?;
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
     let planned = plan.sources.iter().find(|source| source.name == name);
@@ -221,7 +211,7 @@ fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
 }
 
 /// The server of this name, or the only one whose name has this prefix.
-async fn known_name(context: &Context, name: &str) -> anyhow::Result<String> {
+async fn known_name(context: &Context, name: &str) -> Result<String> {
     let client = context.client()?;
     let page: Value = client.get(&path("/v1/sources")?).await?;
     let names = output::items(&page, "sources").iter().filter_map(|source| source["name"].as_str());
@@ -255,7 +245,7 @@ fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
 const KINDS: [(&str, &str, &str); 3] =
     [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
 
-async fn add_offers(context: &Context, page: &mut Value) -> anyhow::Result<()> {
+async fn add_offers(context: &Context, page: &mut Value) -> Result<()> {
     let here = std::env::current_dir()?;
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
     let entries = plan.sources.iter().filter_map(|source| source.entry.as_ref().ok());
@@ -268,7 +258,7 @@ async fn add_offers(context: &Context, page: &mut Value) -> anyhow::Result<()> {
     done
 }
 
-async fn add_offers_as(client: &Client, page: &mut Value) -> anyhow::Result<()> {
+async fn add_offers_as(client: &Client, page: &mut Value) -> Result<()> {
     let all = tools::fetch(client, Some("sources")).await?;
     let resources = tools::structured(client, "ListMcpResources", json!({})).await?;
     let prompts = tools::result_of(client, "prompts/list", json!({})).await?;
@@ -323,7 +313,7 @@ pub(super) struct ProjectClient {
 impl ProjectClient {
     /// Mints a token for the project, since the operator's requests belong to none. A caller who is
     /// not the operator keeps its own token.
-    pub(super) async fn new(context: &Context, more: &[&str]) -> anyhow::Result<Self> {
+    pub(super) async fn new(context: &Context, more: &[&str]) -> Result<Self> {
         let operator = context.client()?;
         let project = std::env::current_dir().ok();
         let mut scopes = vec!["read", "exec"];

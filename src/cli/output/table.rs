@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use comfy_table::{
     Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width,
     presets,
@@ -24,7 +25,7 @@ pub(crate) fn table(
     columns: &[Column],
     rows: &[Vec<Option<String>>],
     empty: &str,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     if rows.is_empty() {
         return line(empty);
     }
@@ -200,7 +201,7 @@ impl Listing {
         Ok(ExitCode::SUCCESS)
     }
 
-    pub(crate) fn print_table(&self, screen: &Screen, page: &Value) -> anyhow::Result<()> {
+    pub(crate) fn print_table(&self, screen: &Screen, page: &Value) -> Result<()> {
         let items = items(page, self.items);
         let is_there = |column: &&Column| {
             !column.is_rare || items.iter().any(|item| column.value(item).is_some())

@@ -6,6 +6,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use anyhow::Result;
 use ratatui::text::Span;
 use serde::Serialize;
 use serde_json::Value;
@@ -19,7 +20,7 @@ use crate::cli::terminal;
 pub(crate) struct OutputClosed;
 
 /// One JSON document: indented for a terminal, else on one line.
-pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = if io::stdout().is_terminal() {
         serde_json::to_string_pretty(value)?
     } else {
@@ -29,36 +30,36 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// One JSON document on one line, on a terminal too: an item of an endless list.
-pub(crate) fn ndjson(value: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn ndjson(value: &impl Serialize) -> Result<()> {
     document(&serde_json::to_string(value)?)
 }
 
-fn document(text: &str) -> anyhow::Result<()> {
+fn document(text: &str) -> Result<()> {
     exact(format!("{}\n", terminal::json(text)).as_bytes())
 }
 
-pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+pub(crate) fn line(text: &str) -> Result<()> {
     exact(format!("{}\n", terminal::line(text)).as_bytes())
 }
 
 /// Text of several lines, each with its line feed. Without the last line feed, the next output
 /// continues the line.
-pub(crate) fn block(text: &str) -> anyhow::Result<()> {
+pub(crate) fn block(text: &str) -> Result<()> {
     exact(terminal::block(text).as_bytes())
 }
 
 /// Text of several lines whose parts are sanitised already, with colours of this program.
-pub(crate) fn styled(text: &str) -> anyhow::Result<()> {
+pub(crate) fn styled(text: &str) -> Result<()> {
     exact(text.as_bytes())
 }
 
-pub(crate) fn styled_line(text: &str) -> anyhow::Result<()> {
+pub(crate) fn styled_line(text: &str) -> Result<()> {
     styled(&format!("{text}\n"))
 }
 
 /// Writes bytes unchanged and flushes. For programs: a shell's completion and the protocol of
 /// `svc stdio`.
-pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn exact(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -150,7 +151,7 @@ pub(crate) fn cut(text: String, room: usize) -> String {
 }
 
 /// `key: value` lines with padded keys; further lines of a value are indented below its first.
-pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
+pub(crate) fn fields(pairs: &[(&str, String)]) -> Result<()> {
     let width = label_width(pairs);
     let mut text = String::new();
     for (key, value) in pairs {
@@ -164,7 +165,7 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
 }
 
 /// Like `fields`, but wraps values at the width of the screen.
-pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyhow::Result<()> {
+pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> Result<()> {
     let room = screen.width.map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
     let pairs: Vec<(&str, String)> =
         pairs.iter().map(|(key, value)| (*key, wrapped(value, room))).collect();
@@ -173,7 +174,7 @@ pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyho
 
 /// The members of a JSON object that are set: those in `first`, then all others. On a screen a time
 /// is followed by the relative time.
-pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> Result<()> {
     let Some(map) = value.as_object() else {
         return json(value);
     };

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use svc_client::{ClientError, FollowItem, Follower, backoff, encode, with_query};
@@ -107,7 +107,7 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     }
 }
 
-fn follow(context: &Context, stream: &str, kind: Option<&str>) -> anyhow::Result<Follower> {
+fn follow(context: &Context, stream: &str, kind: Option<&str>) -> Result<Follower> {
     let query = [("stream", Some(stream)), ("kind", kind), ("after", Some("latest"))];
     let path = with_query("/v1/events", &query);
     Ok(Follower::new(context.discovery()?, path))
@@ -125,7 +125,7 @@ impl AnswerWait<'_> {
         answers: &mut Follower,
         deliveries: &mut Follower,
         changes: &mut Follower,
-    ) -> anyhow::Result<AskEnd> {
+    ) -> Result<AskEnd> {
         loop {
             // All three futures are cancel-safe.
             let end = tokio::select! {
@@ -144,7 +144,7 @@ impl AnswerWait<'_> {
 
     /// Says that the receiver has gone, or needs a person: its answer may take a while from then
     /// on.
-    async fn tell_change(&self, item: Option<FollowItem>) -> anyhow::Result<()> {
+    async fn tell_change(&self, item: Option<FollowItem>) -> Result<()> {
         let Some(FollowItem::Event { data, .. }) = item else { return Ok(()) };
         let event: Value = serde_json::from_str(&data)?;
         let change = &event["data"];
@@ -171,7 +171,7 @@ impl AnswerWait<'_> {
         Ok(())
     }
 
-    async fn answer(&self, item: Option<FollowItem>) -> anyhow::Result<Option<Value>> {
+    async fn answer(&self, item: Option<FollowItem>) -> Result<Option<Value>> {
         match item {
             Some(FollowItem::Event { data, .. }) => {
                 let event: Value = serde_json::from_str(&data)?;
@@ -193,7 +193,7 @@ impl AnswerWait<'_> {
     }
 
     /// The answer, if it waits in the operator's inbox.
-    async fn waiting_answer(&self) -> anyhow::Result<Option<Value>> {
+    async fn waiting_answer(&self) -> Result<Option<Value>> {
         let mut cursor: Option<String> = None;
         loop {
             let query =
@@ -223,7 +223,7 @@ impl AnswerWait<'_> {
     }
 
     /// The end of the question itself, if it was not delivered.
-    async fn delivery(&self, item: Option<FollowItem>) -> anyhow::Result<Option<AskEnd>> {
+    async fn delivery(&self, item: Option<FollowItem>) -> Result<Option<AskEnd>> {
         match item {
             Some(FollowItem::Event { data, .. }) => {
                 let event: Value = serde_json::from_str(&data)?;
@@ -254,7 +254,7 @@ impl AnswerWait<'_> {
     }
 
     /// Reads from a daemon that may be about to restart.
-    async fn read(&self, path: &str) -> anyhow::Result<Value> {
+    async fn read(&self, path: &str) -> Result<Value> {
         let mut failures = 0;
         loop {
             let error = match self.context.client()?.get(path).await {

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, with_query};
+use svc_client::{Client, ClientError, with_object};
 
 use super::{inbox_path, name_of, open_questions, option_ids, peer, present, wants};
 use crate::cli::agent_list::is_hosted;
@@ -34,13 +35,9 @@ pub(crate) struct InboxArgs {
 pub(crate) async fn inbox(context: &Context, args: InboxArgs) -> ExitResult {
     let client = context.client()?;
     present(&client).await?;
-    let limit = args.limit.map(|limit| limit.to_string());
-    let query = [
-        ("peek", (!args.take).then_some("true")),
-        ("limit", limit.as_deref()),
-        ("cursor", args.cursor.as_deref()),
-    ];
-    let mut page: Value = client.get(&with_query(&inbox_path("/messages"), &query)).await?;
+    let peek = (!args.take).then_some(true);
+    let query = json!({ "peek": peek, "limit": args.limit, "cursor": args.cursor });
+    let mut page: Value = client.get(&with_object(&inbox_path("/messages"), &query)).await?;
     let waiting = waiting_at_terminals(&client).await?;
     if context.json {
         page["waiting"] = waiting.into();
@@ -78,7 +75,7 @@ async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, Cl
 }
 
 /// Shows who waits for a person: at a terminal, or for an answer to a request.
-fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> anyhow::Result<()> {
+fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> Result<()> {
     for request in requests {
         let cell = |member| output::visible(&output::cell(request, member));
         let since = context.screen.time(&output::cell(request, "opened_at"));
@@ -144,12 +141,7 @@ fn indented(lines: &[String]) -> String {
 }
 
 /// Shows the messages, below the notes on `waiting` peers and requests.
-async fn print(
-    context: &Context,
-    client: &Client,
-    page: &Value,
-    waiting: usize,
-) -> anyhow::Result<()> {
+async fn print(context: &Context, client: &Client, page: &Value, waiting: usize) -> Result<()> {
     let messages = output::items(page, "messages");
     if messages.is_empty() {
         let empty = "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here";
@@ -170,7 +162,7 @@ async fn print(
 }
 
 /// Acknowledges messages but the unanswered questions.
-async fn acknowledge(client: &Client, messages: &[Value]) -> anyhow::Result<()> {
+async fn acknowledge(client: &Client, messages: &[Value]) -> Result<()> {
     let has_questions = messages.iter().any(|message| message["type"] == "query");
     let open = if has_questions { open_questions(client, usize::MAX).await? } else { Vec::new() };
     let is_open = |id: &Value| open.iter().any(|question| question["id"] == *id);

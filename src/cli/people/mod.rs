@@ -7,7 +7,7 @@ mod inbox;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -60,10 +60,7 @@ pub(super) struct ReplyArgs {
 pub(super) async fn tell(context: &Context, args: TellArgs) -> ExitResult {
     let client = context.client()?;
     let text = text_or_input(args.text)?;
-    let mut body = json!({ "text": text, "type": "notification" });
-    if args.no_wake {
-        body["no_wake"] = true.into();
-    }
+    let body = json!({ "text": text, "type": "notification", "no_wake": args.no_wake });
     let sent = peer_found(&client, &args.name, send(context, &args.name, body).await?).await?;
     report_sent(context, &client, &sent).await
 }
@@ -105,15 +102,8 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
 
 /// The error for an inbox without open questions; names the command for an open request.
 async fn no_open_question(client: &Client) -> AdvisedError {
-    let problem = ClientProblem {
-        status: StatusCode::NOT_FOUND,
-        code: "not_found".to_owned(),
-        detail: "no question to you is open".to_owned(),
-        field: None,
-        request_id: None,
-        retry_after: None,
-        token: TokenSource::Withheld,
-    };
+    let problem =
+        ClientProblem::stated(StatusCode::NOT_FOUND, "not_found", "no question to you is open");
     let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
     let page: Value = client.get("/v1/requests?open=true&limit=1").await.unwrap_or_default();
     let request = output::items(&page, "requests").first();
@@ -163,11 +153,7 @@ fn first_words(text: &str) -> String {
 }
 
 /// Sends a message exactly once, also when the daemon ends before it answers.
-async fn send(
-    context: &Context,
-    to: &str,
-    body: Value,
-) -> anyhow::Result<Result<Value, ClientError>> {
+async fn send(context: &Context, to: &str, body: Value) -> Result<Result<Value, ClientError>> {
     let path = format!("/v1/peers/{}/messages", encode(to));
     Ok(post_keyed(&context.discovery()?, &path, body).await)
 }
@@ -246,7 +232,7 @@ pub(super) struct AnswerArgs {
 
 impl AnswerArgs {
     /// The request, the option and the words. A first word that names no request is the option.
-    fn split(self) -> anyhow::Result<(String, String, Option<String>)> {
+    fn split(self) -> Result<(String, String, Option<String>)> {
         let Self { request: first, option: second, text: third, .. } = self;
         if first == LATEST || first.starts_with(AgentRequestId::PREFIX) {
             let option =

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use svc_sys::config::Flags;
@@ -91,10 +91,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
     let before = unit.state();
     // A daemon that the service did not start holds the database, so the service could not run
     // beside it.
-    let background = match &before {
-        Ok(before) => running.filter(|_| !before.active),
-        Err(_) => running,
-    };
+    let background = running.filter(|_| !before.as_ref().is_ok_and(|before| before.active));
     let mut started = false;
     let done = before.and_then(|before| {
         started = !before.active && background.is_none();
@@ -148,7 +145,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
 }
 
 /// Waits until the daemon that the service started responds: a started process may still fail.
-async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
+async fn wait(context: &Context, unit: &Unit) -> Result<ServiceState> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let state = unit.state()?;
@@ -167,20 +164,16 @@ async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
 
 fn would_install(context: &Context, unit: &Unit, change: &str) -> ExitResult {
     let commands: Vec<_> = unit.enable(true).iter().map(|words| words.join(" ")).collect();
-    if context.json {
-        output::json(&json!({
-            "manager": unit.manager.as_str(), "path": unit.path, "unit": change,
-            "text": unit.text, "commands": commands,
-        }))?;
-    } else {
+    let document = json!({
+        "manager": unit.manager.as_str(), "path": unit.path, "unit": change,
+        "text": unit.text, "commands": commands,
+    });
+    context.print(&document, || {
         output::exact(unit.text.as_bytes())?;
-        output::note(&format!(
-            "this would be {} ({change}), then: {}",
-            unit.path.display(),
-            commands.join("; ")
-        ));
-    }
-    Ok(ExitCode::SUCCESS)
+        let (path, commands) = (unit.path.display(), commands.join("; "));
+        output::note(&format!("this would be {path} ({change}), then: {commands}"));
+        Ok(())
+    })
 }
 
 async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
@@ -193,18 +186,17 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult 
     let commands: Vec<_> = commands.iter().map(|words| words.join(" ")).collect();
     if present == Present::Absent || dry_run {
         let commands = if present == Present::Absent { Vec::new() } else { commands };
-        if context.json {
-            output::json(&json!({
-                "manager": unit.manager.as_str(), "path": unit.path, "unit": present.as_str(),
-                "removed": false, "commands": commands,
-            }))?;
-        } else if present == Present::Absent {
-            output::line("nothing is installed")?;
-        } else {
+        let document = json!({
+            "manager": unit.manager.as_str(), "path": unit.path, "unit": present.as_str(),
+            "removed": false, "commands": commands,
+        });
+        return context.print(&document, || {
+            if present == Present::Absent {
+                return output::line("nothing is installed");
+            }
             output::line(&format!("would remove {}", unit.path.display()))?;
-            output::line(&format!("would run: {}", commands.join("; ")))?;
-        }
-        return Ok(ExitCode::SUCCESS);
+            output::line(&format!("would run: {}", commands.join("; ")))
+        });
     }
 
     let reached = unit.state();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use svc_sys::{bounded_file, private_file};
 
 use crate::cli::{Context, program};
@@ -30,7 +30,7 @@ pub(super) enum Manager {
 }
 
 impl Manager {
-    pub(super) fn here() -> anyhow::Result<Self> {
+    pub(super) fn here() -> Result<Self> {
         if cfg!(target_os = "macos") {
             Ok(Self::Launchd)
         } else if cfg!(target_os = "linux") {
@@ -50,7 +50,7 @@ impl Manager {
     }
 
     /// The folder in which the manager looks for the user's files.
-    fn folder(self, context: &Context) -> anyhow::Result<PathBuf> {
+    fn folder(self, context: &Context) -> Result<PathBuf> {
         let home = || context.env.os("HOME").map(PathBuf::from).context("HOME is not set");
         match self {
             Self::Systemd => {
@@ -94,7 +94,7 @@ impl Present {
 }
 
 impl Unit {
-    pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
+    pub(super) fn new(context: &Context) -> Result<Self> {
         let manager = Manager::here()?;
         // A person's link leads to the new version after an upgrade.
         let program = program::own_name(&context.env)?;
@@ -113,7 +113,7 @@ impl Unit {
         Ok(Self { manager, path: folder.join(name), text })
     }
 
-    pub(super) fn present(&self) -> anyhow::Result<Present> {
+    pub(super) fn present(&self) -> Result<Present> {
         let read = bounded_file::read(&self.path, MAX_UNIT)
             .with_context(|| format!("cannot read {}", self.path.display()))?;
         Ok(match read {
@@ -126,7 +126,7 @@ impl Unit {
 
     /// Writes the file atomically, readable by everybody: it holds no secret, and systemd warns
     /// about a unit file that others cannot read.
-    pub(super) fn write(&self) -> anyhow::Result<()> {
+    pub(super) fn write(&self) -> Result<()> {
         let folder = self.path.parent().context("a unit has a folder")?;
         let written = std::fs::create_dir_all(folder)
             .and_then(|()| private_file::replace_public(&self.path, self.text.as_bytes()));
@@ -141,7 +141,7 @@ struct Service {
 }
 
 impl Service {
-    fn new(context: &Context, program: &Path) -> anyhow::Result<Self> {
+    fn new(context: &Context, program: &Path) -> Result<Self> {
         let mut environment = Vec::new();
         if context.paths.explicit_home {
             environment.push(("SVC_HOME", plain(&context.paths.home)?));
@@ -229,7 +229,7 @@ impl Service {
 }
 
 /// A path as text; fails if a line of a unit file cannot hold it.
-fn plain(path: &Path) -> anyhow::Result<String> {
+fn plain(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
     if text.chars().any(char::is_control) {
         bail!("{} has a control character in it", path.display());

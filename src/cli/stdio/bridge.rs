@@ -56,14 +56,11 @@ impl Bridge {
 
     /// Sends a request of the bridge outside any session. Returns the result, and the session that
     /// is granted if the method is `initialize`. The request must be idempotent.
-    async fn request(
-        &self,
-        request: &Bytes,
-    ) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
+    async fn request(&self, body: &Bytes) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
         // Clients may call tools that they do not see in their list.
         let expose = Some(ToolExposure::All);
         let setting = RequestSetting { expose, ..RequestSetting::default() };
-        let outgoing = mcp_request::post(request.clone(), setting);
+        let outgoing = mcp_request::post(body.clone(), setting);
         let mut repeats = 0;
         loop {
             let problem = match self.link.open(&outgoing, Effort::Demand).await {
@@ -216,14 +213,8 @@ impl LegacyMcpSession {
         result: &RawValue,
         params: Option<&RawValue>,
     ) -> Self {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Negotiated {
-            protocol_version: String,
-        }
-        let negotiated: Option<Negotiated> = serde_json::from_str(result.get()).ok();
-        let revision =
-            negotiated.and_then(|negotiated| Revision::parse(&negotiated.protocol_version));
+        let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+        let revision = result["protocolVersion"].as_str().and_then(Revision::parse);
         let process = program::client();
         Self { id, revision, params: params.map(ToOwned::to_owned), process }
     }

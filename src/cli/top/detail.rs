@@ -100,12 +100,7 @@ impl ChoiceSheet {
 }
 
 /// Draws a request's call and its options, each with the number that chooses it.
-pub(super) fn choose(
-    choice: &RequestChoice,
-    sheet: ChoiceSheet,
-    area: Rect,
-    frame: &mut Frame<'_>,
-) {
+pub(super) fn choose(choice: &RequestChoice, sheet: ChoiceSheet, at: Rect, frame: &mut Frame<'_>) {
     let bold = Look::new().add_modifier(Modifier::BOLD);
     let scrolled = choice.scrolled.min(sheet.most_scrolled());
     let left = sheet.most_scrolled() - scrolled;
@@ -116,13 +111,13 @@ pub(super) fn choose(
         choice.request.wants()
     ));
     let [above, below] = Layout::vertical([Constraint::Length(sheet.room), Constraint::Min(0)])
-        .areas(block.inner(area));
+        .areas(block.inner(at));
     let options = choice.request.options.iter().enumerate();
     let options = options.map(|(index, option)| format!(" {}  {}", index + 1, option.name));
     let room = sheet.room();
     let rows: Vec<_> = sheet.rows.into_iter().skip(scrolled).take(room).collect();
-    frame.render_widget(Clear, area);
-    frame.render_widget(block, area);
+    frame.render_widget(Clear, at);
+    frame.render_widget(block, at);
     frame.render_widget(Paragraph::new(rows), above);
     frame.render_widget(Paragraph::new(options.map(Line::raw).collect::<Vec<_>>()), below);
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -18,7 +19,7 @@ use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_query};
+use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{Clock as _, SystemClock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
@@ -119,30 +120,21 @@ async fn carry_out(context: &Context, effect: ScreenEffect) -> Option<ScreenInpu
     })
 }
 
-async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> {
+async fn task_lines(context: &Context, id: &str) -> Result<Vec<String>> {
     let client = context.client()?;
     let task: Value = client.get(&format!("/v1/tasks/{}", encode(id))).await?;
     let after = task["last_id"].as_u64().unwrap_or(0).saturating_sub(LAST_LINES);
-    let (stream, after, limit) = (format!("task/{id}"), after.to_string(), LAST_LINES.to_string());
-    let query = [
-        ("stream", Some(stream.as_str())),
-        ("kind", Some("frame")),
-        ("after", Some(after.as_str())),
-        ("limit", Some(limit.as_str())),
-    ];
-    let page: Value = client.get(&with_query("/v1/events", &query)).await?;
+    let stream = format!("task/{id}");
+    let query = json!({ "stream": stream, "kind": "frame", "after": after, "limit": LAST_LINES });
+    let page: Value = client.get(&with_object("/v1/events", &query)).await?;
     let events = page["items"].as_array().or(page["events"].as_array());
     let lines = events.into_iter().flatten().filter_map(|event| event["data"]["line"].as_str());
     Ok(lines.map(|line| terminal::line(line).into_owned()).collect())
 }
 
 /// The last texts of a session, each with its role and its first lines.
-async fn session_lines(context: &Context, peer: &str) -> anyhow::Result<Vec<String>> {
-    let limit = LAST_LINES.to_string();
-    let path = with_query(
-        &format!("/v1/sessions/{}/history", encode(peer)),
-        &[("limit", Some(limit.as_str()))],
-    );
+async fn session_lines(context: &Context, peer: &str) -> Result<Vec<String>> {
+    let path = format!("/v1/sessions/{}/history?limit={LAST_LINES}", encode(peer));
     let history: Value = context.client()?.get(&path).await?;
     let texts = history["messages"].as_array().into_iter().flatten();
     let lines = texts.flat_map(|text| {
@@ -161,7 +153,7 @@ struct OpenPage {
 }
 
 impl OpenPage {
-    fn open() -> anyhow::Result<Self> {
+    fn open() -> Result<Self> {
         enable_raw_mode()?;
         let mut out = io::stdout();
         let entered = execute!(out, EnterAlternateScreen, cursor::Hide);
@@ -292,12 +284,12 @@ async fn follow_feed(
 }
 
 /// The position of the log's head. Lists that are fetched afterwards include all events before it.
-async fn position(context: &Context) -> anyhow::Result<u64> {
+async fn position(context: &Context) -> Result<u64> {
     let health: Value = context.client()?.get("/v1/health").await?;
     Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
 }
 
-async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
+async fn fetch(context: &Context) -> Result<TeamSnapshot> {
     let client = context.client()?;
     let get = |path: &'static str| {
         let client: &Client = &client;
@@ -325,13 +317,13 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
     })
 }
 
-async fn answer(context: &Context, path: &str, body: &Value) -> anyhow::Result<()> {
+async fn answer(context: &Context, path: &str, body: &Value) -> Result<()> {
     context.client()?.post::<Value>(path, body).await?;
     Ok(())
 }
 
 /// Sends a draft. Returns a sentence that says when the receiver gets it.
-async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
+async fn send(context: &Context, draft: Draft) -> Result<String> {
     let kind = if draft.answers.is_some() { "response" } else { "notification" };
     let mut body = json!({ "text": draft.text, "type": kind });
     if let Some(question) = draft.answers {

@@ -4,7 +4,6 @@
 //! - [`model`]: the state of the page: the team, the selection, the draft; styles and times.
 //! - [`update`]: applies a key, an answer of the daemon or a tick to the model, and returns the
 //!   effect to carry out. No I/O.
-//! - [`view`]: draws a model. [`detail`] has what lies on top of the lists.
 //! - [`view`]: draws a model; [`detail`] draws the overlays.
 //! - [`live`]: reads keys, follows the daemon's feeds, fetches the lists after events, sends
 //!   messages and answers.

@@ -80,14 +80,20 @@ fn full() -> Model {
     model
 }
 
-fn press(model: &mut Model, keys: &[Key]) -> Option<ScreenEffect> {
-    keys.iter().map(|key| update(model, ScreenInput::Key(*key))).last().flatten()
-}
-
-fn type_in(model: &mut Model, text: &str) {
-    for c in text.chars() {
-        assert_eq!(update(model, ScreenInput::Key(Key::Char(c))), None);
-    }
+/// Presses keys, each of which is a character. Returns the effect of the last.
+fn press(model: &mut Model, keys: &str) -> Option<ScreenEffect> {
+    let key = |c| match c {
+        '⇥' => Key::Tab,
+        '⇤' => Key::BackTab,
+        '↑' => Key::Up,
+        '↓' => Key::Down,
+        '⏎' => Key::Enter,
+        '⎋' => Key::Escape,
+        '⌫' => Key::Backspace,
+        '^' => Key::Interrupt,
+        c => Key::Char(c),
+    };
+    keys.chars().map(|c| update(model, ScreenInput::Key(key(c)))).last().flatten()
 }
 
 #[test]
@@ -113,7 +119,7 @@ fn a_team_on_several_machines_says_who_is_where() {
     assert!(ann.ends_with("laptop"), "{shown}");
     assert!(shown.contains("box") && !shown.contains('\u{1b}'), "{shown}");
     assert!(!page(&full(), 100, 30).contains("laptop"));
-    press(&mut model, &[Key::Enter]);
+    press(&mut model, "⏎");
     let looked_at = page(&model, 100, 30);
     assert!(looked_at.contains("machine   laptop"), "{looked_at}");
 }
@@ -136,14 +142,14 @@ fn no_daemon_answers() {
 #[test]
 fn a_peer_is_looked_at() {
     let mut model = full();
-    press(&mut model, &[Key::Enter]);
+    press(&mut model, "⏎");
     insta::assert_snapshot!(page(&model, 100, 30));
 }
 
 #[test]
 fn the_last_lines_of_what_is_looked_at_are_shown_and_go_on() {
     let mut model = full();
-    let effect = press(&mut model, &[Key::Enter]);
+    let effect = press(&mut model, "⏎");
     let Some(ScreenEffect::FetchLastLines { id, is_task: false }) = effect else {
         panic!("{effect:?}")
     };
@@ -156,17 +162,17 @@ fn the_last_lines_of_what_is_looked_at_are_shown_and_go_on() {
     let team = Box::new(model.team.clone());
     let again = update(&mut model, ScreenInput::Fetched(team.clone()));
     assert_eq!(again, Some(ScreenEffect::FetchLastLines { id, is_task: false }));
-    press(&mut model, &[Key::Escape]);
+    press(&mut model, "⎋");
     assert_eq!(update(&mut model, ScreenInput::Fetched(team)), None, "nothing is looked at");
 }
 
 #[test]
 fn a_question_is_answered() {
     let mut model = full();
-    press(&mut model, &[Key::Tab, Key::Down, Key::Char('a')]);
-    type_in(&mut model, "yes, delete it: q is no command here");
+    press(&mut model, "⇥↓a");
+    assert_eq!(press(&mut model, "yes, delete it: q is no command here"), None);
     insta::assert_snapshot!(page(&model, 60, 20));
-    let Some(ScreenEffect::Send(draft)) = press(&mut model, &[Key::Enter]) else { panic!("sends") };
+    let Some(ScreenEffect::Send(draft)) = press(&mut model, "⏎") else { panic!("sends") };
     assert_eq!((draft.to.as_str(), draft.answers.as_deref()), ("bob", Some("m-1")));
     assert_eq!(draft.text, "yes, delete it: q is no command here");
     assert_eq!(model.overlay, None);
@@ -181,35 +187,33 @@ fn a_question_is_answered() {
 #[test]
 fn a_message_is_written_corrected_and_given_up() {
     let mut model = full();
-    press(&mut model, &[Key::Down, Key::Char('m')]);
-    type_in(&mut model, "hellp");
-    press(&mut model, &[Key::Backspace, Key::Char('o')]);
+    assert_eq!(press(&mut model, "↓mhellp⌫o"), None);
     let Some(Overlay::Write(draft)) = &model.overlay else { panic!("writes") };
     assert_eq!((draft.to.as_str(), draft.text.as_str(), &draft.answers), ("bob", "hello", &None));
-    assert_eq!(press(&mut model, &[Key::Escape]), None);
+    assert_eq!(press(&mut model, "⎋"), None);
     assert_eq!(model.overlay, None);
-    press(&mut model, &[Key::Char('m'), Key::Enter]);
+    press(&mut model, "m⏎");
     assert!(matches!(model.overlay, Some(Overlay::Write(_))), "nothing is sent without a text");
 }
 
 #[test]
 fn impossible_key_shows_a_notice_with_the_reason() {
     let mut model = full();
-    press(&mut model, &[Key::Char('a')]);
+    press(&mut model, "a");
     assert!(model.notice.as_deref().is_some_and(|notice| notice.contains("question")));
-    press(&mut model, &[Key::BackTab, Key::Char('m')]);
+    press(&mut model, "⇤m");
     assert_eq!(model.notice.as_deref(), Some("that is from you"));
     let mut alone = empty();
-    assert_eq!(press(&mut alone, &[Key::Char('m')]), None);
+    assert_eq!(press(&mut alone, "m"), None);
     assert!(alone.notice.is_some() && alone.overlay.is_none());
-    press(&mut alone, &[Key::Enter, Key::Down, Key::Up]);
+    press(&mut alone, "⏎↓↑");
     assert_eq!(alone.overlay, None, "there is nothing to look at");
 }
 
 #[test]
 fn the_choice_stays_with_its_row_when_lists_move() {
     let mut model = full();
-    press(&mut model, &[Key::Down]);
+    press(&mut model, "↓");
     assert_eq!(model.chosen_row().expect("a row").id(), "bob");
     let mut moved = team();
     moved.peers.reverse();
@@ -218,26 +222,26 @@ fn the_choice_stays_with_its_row_when_lists_move() {
     moved.peers.retain(|peer| peer.peer_id != "bob");
     show(&mut model, moved);
     assert_eq!(model.chosen_row().expect("a row").id(), "ann", "the first, where it is gone");
-    press(&mut model, &[Key::Char('o')]);
+    press(&mut model, "o");
     assert_eq!(model.chosen_row().expect("a row").id(), "eve", "of those that are away, too");
     for _ in 0..9 {
-        press(&mut model, &[Key::Down]);
+        press(&mut model, "↓");
     }
     assert_eq!(model.chosen_row().expect("a row").id(), "ann", "and the end is the end");
 }
 
 #[test]
 fn team_view_ends_on_q_and_interrupt_but_not_on_escape() {
-    let effect = press(&mut full(), &[Key::Escape]);
+    let effect = press(&mut full(), "⎋");
     assert_eq!(effect, None, "it goes back, and there is nothing behind");
-    for key in [Key::Char('q'), Key::Interrupt] {
-        assert_eq!(press(&mut full(), &[key]), Some(ScreenEffect::Quit), "{key:?}");
+    for key in ["q", "^"] {
+        assert_eq!(press(&mut full(), key), Some(ScreenEffect::Quit), "{key:?}");
     }
     let mut model = full();
-    press(&mut model, &[Key::Enter]);
-    assert_eq!(press(&mut model, &[Key::Char('q')]), None, "back to the lists first");
-    press(&mut model, &[Key::Char('m')]);
-    let effect = press(&mut model, &[Key::Interrupt]);
+    press(&mut model, "⏎");
+    assert_eq!(press(&mut model, "q"), None, "back to the lists first");
+    press(&mut model, "m");
+    let effect = press(&mut model, "^");
     assert_eq!(effect, Some(ScreenEffect::Quit), "also while one writes");
 }
 
@@ -251,9 +255,9 @@ fn the_living_are_listed_and_the_away_counted() {
     assert!(shown.contains("2 here, 1 away") && !shown.contains("error: all is lost"), "{shown}");
     assert!(!shown.contains("operator"), "who looks is not in the list: {shown}");
     assert_eq!(model.chosen_row().expect("a row").id(), "ann", "an agent comes first");
-    press(&mut model, &[Key::Char('o')]);
+    press(&mut model, "o");
     assert!(page(&model, 100, 30).contains("error: all is lost"));
-    press(&mut model, &[Key::Char('o')]);
+    press(&mut model, "o");
     assert!(!page(&model, 100, 30).contains("error: all is lost"));
 }
 
@@ -281,7 +285,7 @@ fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let theirs = message("m-9", "query", ANN, eve, "and for me?");
     team.questions = items(&json!({ "messages": [ours, theirs] }), "messages");
     show(&mut model, team);
-    press(&mut model, &[Key::Char('o')]);
+    press(&mut model, "o");
     let shown = page(&model, 100, 30);
     assert!(shown.contains("you wait for gemini@old (offline)"), "{shown}");
     assert!(shown.contains("claude@api waits for gemini@old (offline)"), "{shown}");
@@ -289,14 +293,14 @@ fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let person = wide.lines().find(|line| line.starts_with(" claude@api")).expect("a row");
     assert!(person.contains("waits for gemini@old (offline)"), "{shown}");
     // The row after the task.
-    press(&mut model, &[Key::Tab, Key::Down, Key::Enter]);
+    press(&mut model, "⇥↓⏎");
     assert!(page(&model, 100, 30).contains("cannot be withdrawn"), "{}", page(&model, 100, 30));
 }
 
 #[test]
 fn only_who_was_asked_may_answer() {
     let mut model = full();
-    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    press(&mut model, "⇥a");
     assert_eq!(model.overlay, None);
     let notice = model.notice.as_deref();
     assert_eq!(notice, Some("only codex@web may answer that; m writes to claude@api"));
@@ -349,7 +353,7 @@ fn nothing_of_others_reaches_the_terminal_and_every_size_is_drawn() {
 #[test]
 fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_are_above() {
     let mut model = full();
-    press(&mut model, &[Key::Tab, Key::Tab, Key::Enter, Key::Escape, Key::Tab]);
+    press(&mut model, "⇥⇥⏎⎋⇥");
     let notes = (1..=12).rev().map(|n| {
         message(&format!("n-{n}"), "notification", ANN, BOB, &format!("note number {n}."))
     });
@@ -361,7 +365,7 @@ fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_ar
     assert_eq!(model.pane, Pane::People);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("note number 12.") && !shown.contains("frozen"), "{shown}");
-    press(&mut model, &[Key::BackTab]);
+    press(&mut model, "⇤");
     let shown = page(&model, 100, 30);
     assert!(shown.contains("frozen") && shown.contains("newer above"), "{shown}");
     let rows = shown.lines().filter(|line| line.contains("note number")).count() + 1;
@@ -386,7 +390,7 @@ fn name_of_the_asked_peer_uses_the_width_of_an_empty_column() {
 #[test]
 fn a_notice_gives_way_to_the_help_and_one_that_something_is_lost_does_not() {
     let mut model = full();
-    press(&mut model, &[Key::Char('a')]);
+    press(&mut model, "a");
     let now = model.screen.now;
     for _ in 0..2 {
         update(&mut model, ScreenInput::Tick(now));
@@ -408,7 +412,7 @@ fn ones_own_question_is_answered_by_the_other() {
     let ours = message("m-8", "query", OPERATOR, BOB, "are you there?");
     team.questions = items(&json!({ "messages": [ours] }), "messages");
     show(&mut model, team);
-    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    press(&mut model, "⇥a");
     assert_eq!(model.notice.as_deref(), Some("that is your own question: codex@web answers it"));
 }
 
@@ -434,15 +438,14 @@ fn a_permanent_option_needs_a_confirmation() {
     let always = json!({ "option_id": "ever", "name": "Always allow", "kind": "allow_always" });
     let option = serde_json::from_value(always).expect("an option");
     model.team.requests[0].options.push(option);
-    press(&mut model, &[Key::Tab, Key::Char('a')]);
-    assert_eq!(press(&mut model, &[Key::Char('3')]), None);
+    press(&mut model, "⇥a");
+    assert_eq!(press(&mut model, "3"), None);
     let asked = "Always allow: this holds from now on; 3 again answers";
     assert_eq!(model.notice.as_deref(), Some(asked));
     // Leaving the choice discards the first press.
-    let keys = [Key::Char('9'), Key::Escape, Key::Char('a'), Key::Char('3')];
-    assert_eq!(press(&mut model, &keys), None);
+    assert_eq!(press(&mut model, "9⎋a3"), None);
     assert_eq!(model.notice.as_deref(), Some(asked));
-    let Some(ScreenEffect::Answer { option_id, .. }) = press(&mut model, &[Key::Char('3')]) else {
+    let Some(ScreenEffect::Answer { option_id, .. }) = press(&mut model, "3") else {
         panic!("it answers: {:?}", model.notice);
     };
     assert_eq!(option_id, "ever");
@@ -457,20 +460,20 @@ fn a_request_stands_first_and_beside_who_asks() {
 
 #[test]
 fn a_number_answers_a_request() {
-    for keys in [&[Key::Tab, Key::Char('a')][..], &[Key::Down, Key::Char('a')]] {
+    for keys in ["⇥a", "↓a"] {
         let mut model = asking();
         press(&mut model, keys);
         let shown = page(&model, 100, 30);
         assert!(shown.contains("1  Allow once") && shown.contains("2  Deny"), "{shown}");
-        assert_eq!(press(&mut model, &[Key::Char('3')]), None);
+        assert_eq!(press(&mut model, "3"), None);
         assert_eq!(model.notice.as_deref(), Some("a number from 1 to 2 answers"));
-        let answer = press(&mut model, &[Key::Char('2')]);
+        let answer = press(&mut model, "2");
         let (request_id, option_id) = ("req_1".to_owned(), "deny".to_owned());
         let expected = ScreenEffect::Answer { request_id, option_id, confirm: false };
         assert_eq!((answer, &model.overlay), (Some(expected), &None));
     }
     let mut model = asking();
-    press(&mut model, &[Key::Tab, Key::Char('a'), Key::Escape]);
+    press(&mut model, "⇥a⎋");
     assert_eq!(model.overlay, None);
     update(&mut model, ScreenInput::Answered(Err("already answered".to_owned())));
     assert!(page(&model, 100, 30).contains("not answered: already answered"));
@@ -486,7 +489,7 @@ fn a_question_to_who_is_away_is_folded_and_comes_last() {
     let shown = page(&model, 100, 30);
     assert!(shown.contains("waiting (2; 1 for who is away: o)"), "{shown}");
     assert!(!shown.contains("are you alive?") && shown.contains("does it work?"), "{shown}");
-    press(&mut model, &[Key::Char('o')]);
+    press(&mut model, "o");
     let shown = page(&model, 100, 30);
     let at = |words: &str| shown.find(words).unwrap_or_else(|| panic!("{words}: {shown}"));
     assert!(at("does it work?") < at("are you alive?"), "{shown}");
@@ -504,7 +507,7 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     let peers = json!({ "peers": [peer("ann", "claude@api", "busy"), peer("t", "codex:task-1", "offline"), peer("u", "codex:task-2", "busy")] });
     team.peers = items(&peers, "peers");
     show(&mut model, team);
-    press(&mut model, &[Key::Char('o')]);
+    press(&mut model, "o");
     let shown = page(&model, 100, 30);
     assert_eq!(shown.matches("all hands").count(), 1, "{shown}");
     assert!(shown.contains("claude@api → everybody"), "{shown}");
@@ -532,13 +535,13 @@ fn a_prompt_shows_the_folder_and_the_whole_call() {
     });
     team.requests = items(&json!({ "requests": [request] }), "requests");
     show(&mut model, team);
-    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    press(&mut model, "⇥a");
     let shown = page(&model, 100, 30);
     for words in ["folder    /src/api", "tool      Bash", "rm -r build", "timeout   5", "2  No"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert!(!shown.contains('\u{1b}'), "{shown}");
-    press(&mut model, &[Key::Escape, Key::Enter]);
+    press(&mut model, "⎋⏎");
     assert!(page(&model, 100, 30).contains("rm -r build"));
 }
 
@@ -549,34 +552,34 @@ fn leave_is_given_only_for_what_was_shown_to_its_end() {
     let tool = json!({ "name": "Bash", "input": { "command": lines.join("\n") } });
     model.team.requests[0].tool = Some(serde_json::from_value(tool).expect("a call"));
     model.page = Rect::new(0, 0, 60, 14);
-    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    press(&mut model, "⇥a");
     let shown = page(&model, 60, 14);
     let is_cut = shown.contains("↓ 16 more") && !shown.contains("step 20");
     assert!(is_cut && shown.contains("2  Deny"), "{shown}");
-    assert_eq!(press(&mut model, &[Key::Char('1')]), None);
+    assert_eq!(press(&mut model, "1"), None);
     let words = "↓ or space shows the rest, and then Allow once can be answered";
     assert_eq!(model.notice.as_deref(), Some(words));
     // A denial needs no such reading.
-    let denied = press(&mut model.clone(), &[Key::Char('2')]);
+    let denied = press(&mut model.clone(), "2");
     assert!(matches!(denied, Some(ScreenEffect::Answer { .. })), "{denied:?}");
-    press(&mut model, &[Key::Char(' '), Key::Char(' ')]);
-    assert_eq!(press(&mut model, &[Key::Char('1')]), None, "there is more");
-    press(&mut model, &[Key::Char(' '), Key::Down, Key::Down, Key::Char(' ')]);
+    press(&mut model, "  ");
+    assert_eq!(press(&mut model, "1"), None, "there is more");
+    press(&mut model, " ↓↓ ");
     let shown = page(&model, 60, 14);
     assert!(shown.contains("step 20") && !shown.contains("more"), "{shown}");
     // Another size wraps the rows differently.
     let mut other = model.clone();
     update(&mut other, ScreenInput::Resized);
-    assert_eq!(press(&mut other, &[Key::Char('1')]), None);
+    assert_eq!(press(&mut other, "1"), None);
     // Rows that were shown count, also after scrolling back.
-    let given = press(&mut model, &[Key::Up, Key::Up, Key::Char('1')]);
+    let given = press(&mut model, "↑↑1");
     assert!(matches!(given, Some(ScreenEffect::Answer { .. })), "{given:?}");
 }
 
 #[test]
 fn a_request_that_was_answered_elsewhere_has_no_options_any_more() {
     let mut model = asking();
-    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    press(&mut model, "⇥a");
     let team = model.team.clone();
     update(&mut model, ScreenInput::Fetched(Box::new(team.clone())));
     assert!(matches!(model.overlay, Some(Overlay::Choose(_))), "it is open");
@@ -592,7 +595,7 @@ fn a_request_that_was_answered_elsewhere_has_no_options_any_more() {
         let mut model = model.clone();
         show(&mut model, team);
         assert_eq!((&model.overlay, model.notice.as_deref()), (&None, Some(words)));
-        assert_eq!(press(&mut model, &[Key::Char('1')]), None);
+        assert_eq!(press(&mut model, "1"), None);
     }
 }
 
@@ -609,7 +612,7 @@ fn a_limit_is_no_prompt_and_a_status_says_what_it_rests_on() {
     show(&mut model, team);
     let shown = page(&model, 120, 30);
     assert!(shown.contains("codex@zoo waits") && !shown.contains("at its terminal"), "{shown}");
-    press(&mut model, &[Key::Enter]);
+    press(&mut model, "⏎");
     let shown = page(&model, 120, 30);
     for words in
         ["waiting, by registry", "has reached its usage limit", "the limit ends at 2026-03-31T14"]
@@ -628,7 +631,7 @@ fn a_limit_without_a_known_end_asks_nobody() {
     show(&mut model, team);
     let narrow = page(&model, 60, 30);
     assert!(narrow.contains("codex@zoo waits") && !narrow.contains("codex@zoo →"), "{narrow}");
-    press(&mut model, &[Key::Enter]);
+    press(&mut model, "⏎");
     let shown = page(&model, 120, 30);
     assert!(shown.contains("its vendor does not say when the limit ends"), "{shown}");
 }

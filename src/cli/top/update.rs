@@ -74,23 +74,21 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         }
         ScreenInput::LastLines(id, lines) => model.last_lines = Some((id, lines)),
         ScreenInput::Away(problem) => model.connection = DaemonConnectionState::Away { problem },
-        ScreenInput::Sent(Ok(when)) => {
-            let words = if when.is_empty() { "sent".to_owned() } else { format!("sent: {when}") };
-            (model.notice, model.notice_ticks) = (Some(words), Some(NOTICE_TICKS));
-        }
-        // A failure stays until a key is pressed.
-        ScreenInput::Sent(Err(problem)) => {
-            (model.notice, model.notice_ticks) = (Some(format!("not sent: {problem}")), None);
-        }
-        ScreenInput::Answered(Ok(())) => {
-            (model.notice, model.notice_ticks) = (Some("answered".to_owned()), Some(NOTICE_TICKS));
-        }
+        ScreenInput::Sent(Ok(when)) if when.is_empty() => say(model, "sent".to_owned(), true),
+        ScreenInput::Sent(Ok(when)) => say(model, format!("sent: {when}"), true),
+        ScreenInput::Sent(Err(problem)) => say(model, format!("not sent: {problem}"), false),
+        ScreenInput::Answered(Ok(())) => say(model, "answered".to_owned(), true),
         ScreenInput::Answered(Err(problem)) => {
-            (model.notice, model.notice_ticks) = (Some(format!("not answered: {problem}")), None);
+            say(model, format!("not answered: {problem}"), false)
         }
         ScreenInput::Tick(now) => {
             model.screen.now = now;
-            fade(model);
+            // A notice covers the help for keys, so it goes when its ticks are over.
+            match model.notice_ticks {
+                Some(0) => model.notice = None,
+                Some(left) => model.notice_ticks = Some(left - 1),
+                None => {}
+            }
         }
         ScreenInput::Resized => {
             if let Some(Overlay::Choose(choice)) = &mut model.overlay {
@@ -100,6 +98,11 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         }
     }
     None
+}
+
+/// Shows the result of an action. A failure stays until a key is pressed.
+fn say(model: &mut Model, words: String, fades: bool) {
+    (model.notice, model.notice_ticks) = (Some(words), fades.then_some(NOTICE_TICKS));
 }
 
 /// Closes the options of a request that was answered, or that can now be answered only in the
@@ -114,16 +117,8 @@ fn close_ended(model: &mut Model) {
         }
         Some(_) => return,
     };
-    (model.overlay, model.notice, model.notice_ticks) = (None, Some(words), None);
-}
-
-/// Removes a notice when its ticks are over, as it covers the help for keys.
-fn fade(model: &mut Model) {
-    match model.notice_ticks {
-        Some(0) => model.notice = None,
-        Some(left) => model.notice_ticks = Some(left - 1),
-        None => {}
-    }
+    model.overlay = None;
+    say(model, words, false);
 }
 
 fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
@@ -197,38 +192,35 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
     };
     if let Some(scrolled) = scrolled {
         choice.scrolled = scrolled.min(most);
-        model.overlay = Some(Overlay::Choose(choice));
-        return None;
+    } else {
+        let number = match key {
+            Key::Escape | Key::Char('q') => return None,
+            Key::Char(c) => c.to_digit(10),
+            _ => None,
+        };
+        let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
+        let notice = match index.and_then(|index| choice.request.options.get(index)) {
+            None => format!("a number from 1 to {} answers", choice.request.options.len()),
+            Some(option) if !option.is_denial() && (room == 0 || choice.read < room + most) => {
+                let words =
+                    if room == 0 { "enlarge the terminal" } else { "↓ or space shows the rest" };
+                format!("{words}, and then {} can be answered", option.name)
+            }
+            Some(option) if option.is_permanent() && choice.chosen != index => {
+                choice.chosen = index;
+                confirmation(&option.name, number.unwrap_or_default())
+            }
+            Some(option) => {
+                model.notice = Some("answering…".to_owned());
+                return Some(ScreenEffect::Answer {
+                    option_id: option.option_id.clone(),
+                    confirm: option.is_permanent(),
+                    request_id: choice.request.request_id,
+                });
+            }
+        };
+        model.notice = Some(notice);
     }
-    let number = match key {
-        Key::Escape | Key::Char('q') => return None,
-        Key::Char(c) => c.to_digit(10),
-        _ => None,
-    };
-    let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
-    if let Some(option) = index.and_then(|index| choice.request.options.get(index)) {
-        if !option.is_denial() && (room == 0 || choice.read < room + most) {
-            let words =
-                if room == 0 { "enlarge the terminal" } else { "↓ or space shows the rest" };
-            model.notice = Some(format!("{words}, and then {} can be answered", option.name));
-            model.overlay = Some(Overlay::Choose(choice));
-            return None;
-        }
-        if option.is_permanent() && choice.chosen != index {
-            let (name, number) = (&option.name, number.unwrap_or_default());
-            model.notice = Some(confirmation(name, number));
-            choice.chosen = index;
-            model.overlay = Some(Overlay::Choose(choice));
-            return None;
-        }
-        model.notice = Some("answering…".to_owned());
-        return Some(ScreenEffect::Answer {
-            option_id: option.option_id.clone(),
-            confirm: option.is_permanent(),
-            request_id: choice.request.request_id,
-        });
-    }
-    model.notice = Some(format!("a number from 1 to {} answers", choice.request.options.len()));
     model.overlay = Some(Overlay::Choose(choice));
     None
 }

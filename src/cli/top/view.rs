@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, 
 
 use super::detail::{self, ChoiceSheet};
 use super::model::{DaemonConnectionState, Model, Overlay, Pane, Row, look, when};
-use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest};
+use super::team::TeamPeer;
 use crate::cli::output::{Style, cut, state_style};
 
 /// The heading, what is below it, and the line of keys.
@@ -133,17 +133,7 @@ fn draw_list(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
         return;
     }
     let wide = area.width >= WIDE;
-    let texts: Vec<Vec<CellText>> = rows
-        .iter()
-        .map(|row| match row {
-            Row::Peer(peer) => person(model, peer, wide),
-            Row::Request(request) => wanted(model, request, wide),
-            Row::Waiting(peer) => waiting(model, peer, wide),
-            Row::Question(question) => asked(model, question, wide),
-            Row::Task(task) => work(model, task, wide),
-            Row::Message(message) => said(model, message, wide),
-        })
-        .collect();
+    let texts: Vec<Vec<CellText>> = rows.iter().map(|row| cells(model, row, wide)).collect();
     let constraints = widths(pane, wide, area.width, &texts);
     // The same layout as the table's, so that truncated cells can end with a mark.
     let columns =
@@ -207,6 +197,53 @@ fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Con
     }
 }
 
+/// The cells of a row: the time if the page is wide, who, and what.
+fn cells(model: &Model, row: &Row<'_>, wide: bool) -> Vec<CellText> {
+    let (at, who, style, what) = match row {
+        Row::Peer(peer) => return person(model, peer, wide),
+        Row::Request(request) => {
+            let name = model.team.asker(request);
+            let who = if wide { "needs permission" } else { "→ you?" };
+            (request.opened_at, format!("{name} {who}"), Style::Waiting, request.title.clone())
+        }
+        Row::Waiting(peer) => {
+            let (what, since) = peer.wait().unwrap_or_default();
+            let who = match (peer.limit(), wide) {
+                // Nobody can answer it.
+                (Some(_), _) => "waits",
+                (None, true) => "waits at its terminal",
+                (None, false) => "→ you?",
+            };
+            (since, format!("{} {who}", peer.display_name), Style::Waiting, what)
+        }
+        Row::Question(question) => {
+            let (from, to) = (question.from(), question.to());
+            let away = model.team.away_mark(&question.to_peer);
+            let verb = if question.is_own() { "wait" } else { "waits" };
+            let who = if wide {
+                format!("{from} {verb} for {to}{away}")
+            } else {
+                format!("{from} → {to}{away}?")
+            };
+            let style = if away.is_empty() { Style::Waiting } else { Style::Dim };
+            (question.timestamp, who, style, question.line())
+        }
+        Row::Task(task) => {
+            let agent = if task.agent.is_empty() { "" } else { " for " };
+            let who = format!("task {}{agent}{}", task.status, task.agent);
+            let title = if task.title.is_empty() { &task.task_id } else { &task.title };
+            (task.created_at, who, state_style(&task.status), title.clone())
+        }
+        Row::Message(message) => {
+            let who = format!("{} → {}", message.from(), message.to());
+            let style = if message.is_open() { Style::Waiting } else { Style::Plain };
+            (message.timestamp, who, style, message.line())
+        }
+    };
+    let at = wide.then(|| (format!(" {}", when(model, at)), Style::Dim));
+    at.into_iter().chain([(format!(" {who}"), style), (what, Style::Plain)]).collect()
+}
+
 fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let attempt = model.team.attempt_of(peer);
     let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
@@ -234,60 +271,6 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
         cells.push((format!("{waits}{tries}"), doing));
     } else {
         cells.push((format!("{waits} · {tries}"), Style::Plain));
-    }
-    cells
-}
-
-fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
-    let name = model.team.asker(request);
-    let wants = request.wants();
-    let who = if wide { format!(" {name} {wants}") } else { format!(" {name} → you?") };
-    let at = wide.then(|| when(model, request.opened_at));
-    line(at, (who, Style::Waiting), request.title.clone())
-}
-
-fn waiting(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
-    let (what, since) = peer.wait().unwrap_or_default();
-    let name = &peer.display_name;
-    let who = match (peer.limit(), wide) {
-        // Nobody can answer it.
-        (Some(_), _) => format!(" {name} waits"),
-        (None, true) => format!(" {name} waits at its terminal"),
-        (None, false) => format!(" {name} → you?"),
-    };
-    line(wide.then(|| when(model, since)), (who, Style::Waiting), what)
-}
-
-fn asked(model: &Model, question: &TeamMessage, wide: bool) -> Vec<CellText> {
-    let (from, to) = (question.from(), question.to());
-    let away = model.team.away_mark(&question.to_peer);
-    let verb = if question.is_own() { "wait" } else { "waits" };
-    let who = if wide {
-        format!(" {from} {verb} for {to}{away}")
-    } else {
-        format!(" {from} → {to}{away}?")
-    };
-    let style = if away.is_empty() { Style::Waiting } else { Style::Dim };
-    line(wide.then(|| when(model, question.timestamp)), (who, style), question.line())
-}
-
-fn work(model: &Model, task: &OpenTask, wide: bool) -> Vec<CellText> {
-    let agent = if task.agent.is_empty() { String::new() } else { format!(" for {}", task.agent) };
-    let what = (format!(" task {}{agent}", task.status), state_style(&task.status));
-    let title = if task.title.is_empty() { &task.task_id } else { &task.title };
-    line(wide.then(|| when(model, task.created_at)), what, title.clone())
-}
-
-fn said(model: &Model, message: &TeamMessage, wide: bool) -> Vec<CellText> {
-    let who = format!(" {} → {}", message.from(), message.to());
-    let style = if message.open { Style::Waiting } else { Style::Plain };
-    line(wide.then(|| when(model, message.timestamp)), (who, style), message.line())
-}
-
-fn line(at: Option<String>, who: CellText, what: String) -> Vec<CellText> {
-    let mut cells = vec![who, (what, Style::Plain)];
-    if let Some(at) = at {
-        cells.insert(0, (format!(" {at}"), Style::Dim));
     }
     cells
 }

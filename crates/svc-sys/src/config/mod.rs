@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
 pub use file::{FileConfig, RetentionSection, SessionScopes, SourcesSection, StoreSection};
 pub use resolve::Config;
@@ -61,29 +63,73 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Env {
 }
 
 /// The flags of `svc serve`. An empty list or `None` means that the flag was not given.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Flags {
+    /// Address to listen on; repeatable [default: 127.0.0.1:6334]
+    #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
+    /// Treat your own programs as the operator, without a token; loopback addresses only
+    #[arg(long)]
     pub no_auth: bool,
+    /// Accept this Host header too; repeatable
+    #[arg(long, value_name = "HOST")]
     pub allowed_host: Vec<String>,
+    /// Accept this Origin header too; repeatable
+    #[arg(long, value_name = "ORIGIN")]
     pub allowed_origin: Vec<String>,
+    /// Let programs of this user, a reverse proxy, pass on requests of signed-in browsers;
+    /// repeatable
+    #[arg(long, value_name = "NAME")]
     pub proxy_user: Vec<String>,
+    /// The operator token's file [default: token in the data folder]
+    #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
+    /// Keep the rows in this database of PostgreSQL, without its password
+    /// [default: svc.db in the data folder]
+    #[arg(long, value_name = "URL")]
     pub store_url: Option<String>,
+    /// The file with the password for --store-url
+    #[arg(long, value_name = "PATH")]
     pub store_password_file: Option<PathBuf>,
+    /// The schema of our tables in --store-url [default: svc]
+    #[arg(long, value_name = "NAME")]
     pub store_schema: Option<String>,
+    /// Connections to --store-url, 3 or more [default: 6]
+    #[arg(long, value_name = "NUMBER")]
     pub store_max_connections: Option<u64>,
+    /// Seconds that a start waits for --store-url [default: 30]
+    #[arg(long, value_name = "SECONDS")]
     pub store_connect_timeout: Option<u64>,
+    /// How to hear of what other connections to --store-url commit: notify or poll
+    /// [default: notify]
+    #[arg(long, value_name = "MODE")]
     pub store_listen: Option<String>,
+    /// What to log: a level, or a list such as svc=debug,warn [default: info]
+    #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
+    /// auto, text or json [default: auto]
+    #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// What this machine is called, and known by where it has no id [default: the host's name]
+    #[arg(long, value_name = "NAME")]
     pub daemon_name: Option<String>,
-    pub log_file: Option<PathBuf>,
+    /// Refuse to start when migrations are pending, rather than apply them
+    #[arg(long)]
     pub no_migrate: bool,
+    /// Start on a history that `svc migrate` moves to another database, or has moved
+    #[arg(long)]
     pub force_local: bool,
+    /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of
+    /// standard input; repeatable
+    #[arg(long, value_name = "FILE|JSON")]
     pub mcp_config: Vec<String>,
+    /// Start no MCP servers but those of --mcp-config
+    #[arg(long)]
     pub strict_mcp_config: bool,
+    /// Write the log to this file, rotated by size
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub log_file: Option<PathBuf>,
 }
 
 /// Every message names the source, the key and the remedy.
