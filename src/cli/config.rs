@@ -96,6 +96,8 @@ fn shown(key: &str, value: &Value) -> String {
         Value::Null if key == "default_agent" => "(none)".to_owned(),
         Value::Null if key == "daemon.name" => "(the host's name)".to_owned(),
         Value::Null if key == "sources.expose" => "(by the credential)".to_owned(),
+        Value::Null if key == "store.url" => "(svc.db in the data folder)".to_owned(),
+        Value::Null if key == "store.password_file" => "(none)".to_owned(),
         Value::Null => "(unlimited)".to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(items) => {

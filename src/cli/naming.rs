@@ -181,7 +181,7 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
 pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
     let near: Vec<&str> = known
         .iter()
-        .filter(|known| known.contains(name) || levenshtein(known, name) <= 2)
+        .filter(|known| known.contains(name) || name.len() > 3 && levenshtein(known, name) <= 2)
         .take(NEAR)
         .copied()
         .collect();
@@ -304,10 +304,13 @@ mod tests {
     #[test]
     fn unknown_server_error_lists_similar_names() {
         let error = |name: &str| {
-            let known = ["toy", "files"];
+            let known = ["toy", "files", "ok"];
             source_missing(answer(404, "there is no server"), name, &known).to_string()
         };
         assert_eq!(error("to"), "there is no server \"to\"; did you mean toy?");
-        assert!(error("nope").ends_with("`svc mcp list` lists them"));
+        assert_eq!(error("filse"), "there is no server \"filse\"; did you mean files?");
+        for unlike in ["nope", "ab", "zz"] {
+            assert!(error(unlike).ends_with("`svc mcp list` lists them"), "{unlike}");
+        }
     }
 }

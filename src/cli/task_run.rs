@@ -187,11 +187,7 @@ fn header(args: &RunArgs) -> SpoolHeader {
 /// How long the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
 ///
 /// `default` if that is not set.
-<<<<<<< HEAD
-pub(super) fn max_wait(context: &Context, default: Duration) -> anyhow::Result<Duration> {
-=======
 pub(super) fn max_wait(context: &Context, default: Duration) -> Result<Duration> {
->>>>>>> w-cli
     const NAME: &str = "SVC_TASK_RUN_PATIENCE_SECONDS";
     match context.env.text(NAME)? {
         None => Ok(default),

@@ -81,6 +81,12 @@ fn a_history_moves_to_a_server_and_back() {
     assert!(trial.ok().contains("would be moved") && !back.exists(), "{trial:?}");
     let came = svc(&d.home, &from);
     assert!(came.ok().contains("compared"), "{came:?}");
+    d.home.write("config.toml", &format!("[store]\nurl = {url:?}\n"));
+    let refused = svc(&d.home, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    for part in ["back.db", "names no store.url"] {
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
 
     let home = Home::new();
     fs::create_dir_all(home.path("")).expect("a data folder");

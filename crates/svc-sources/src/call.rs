@@ -31,7 +31,7 @@ use super::{
     child_task::{CallStop, ChildTask},
     connection::{OpenRequest, SourceConnection},
     instance::Instance,
-    message::{RawMembers, Reply, RequestLoss, ServerError, ToolTraits, unimitated},
+    message::{ConnectionEnd, RawMembers, Reply, RequestLoss, ServerError, ToolTraits, unimitated},
     metrics::{CallOutcome, ServerCallEnd},
     spec::SourceSpec,
     suspended::SuspendedCalls,
@@ -245,7 +245,8 @@ impl ServingInstance {
         let (traits, token) = (request.traits.clone(), open.id);
         let answer = async {
             let is_tool = traits.is_some();
-            open.send(request.method, params, traits).await?;
+            let sent = open.send(request.method, params, traits).await;
+            sent.map_err(|_| self.connection.not_sent())?;
             match open.answer_to(Some(call)).await? {
                 Ok(result) => match ChildTask::parse(&result).filter(|_| is_tool) {
                     Some(task) => task.follow(&self.connection, call, Some(token)).await,
@@ -300,7 +301,10 @@ impl ServingInstance {
             }
             RequestLoss::NotTaken(reason) => {
                 let text = format!("{name}: {}", self.connection.hide(&reason));
-                return ToolError::new(ErrorType::Unavailable, text).into();
+                // Any other end waits for a person.
+                let end = self.connection.end();
+                let comes_back = end.is_none_or(|end| matches!(end, ConnectionEnd::Fault(_)));
+                return ToolError::new(ErrorType::Unavailable, text).retryable(comes_back).into();
             }
             RequestLoss::Unanswered(reason) => {
                 let reason = self.connection.hide(&reason);

@@ -102,6 +102,13 @@ impl ChildTask {
         let connection = &watch.connection;
         let end =
             if connection.is_modern() { watch.poll(call).await } else { watch.wait(call).await };
+        // The task began, whatever became of a later request about it.
+        let end = end.map_err(|stop| match stop {
+            CallStop::Lost(RequestLoss::NotTaken(reason)) => {
+                CallStop::Lost(RequestLoss::Unanswered(reason))
+            }
+            stop => stop,
+        });
         // A task whose client cannot answer is cancelled; one whose client is asked first goes on.
         watch.is_over = match &end {
             Err(CallStop::Failed(failure)) => matches!(failure, Failure::NeedsInput),

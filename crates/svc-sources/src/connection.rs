@@ -69,6 +69,8 @@ pub(super) struct SourceConnection {
 struct Waiting {
     updates: mpsc::Sender<CallUpdate>,
     call: Option<Call>,
+    /// Whether the server has the request, or may have it.
+    is_sent: bool,
 }
 
 /// A calling session: the caller, and the session that it named.
@@ -164,7 +166,30 @@ impl SourceConnection {
     /// Fails all open requests, after the transport has ended.
     pub(super) fn close(&self) {
         self.closed.cancel();
-        lock(&self.waiting).clear();
+        let open = std::mem::take(&mut *lock(&self.waiting));
+        for waiting in open.into_values().filter(|waiting| !waiting.is_sent) {
+            // For the others the end of their news means that the outcome is unknown.
+            waiting.news.try_send(CallUpdate::Lost(self.not_sent())).ok();
+        }
+    }
+
+    /// Notes that the server gets a request now, or that it refused to take it.
+    pub(super) fn mark_sent(&self, id: u64, is_sent: bool) {
+        if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
+            waiting.is_sent = is_sent;
+        }
+    }
+
+    /// The loss of an open request when the connection ends.
+    pub(super) fn loss_at_end(&self, id: u64) -> RequestLoss {
+        let is_sent = lock(&self.waiting).get(&id).is_none_or(|waiting| waiting.is_sent);
+        if is_sent { RequestLoss::Closed } else { self.not_sent() }
+    }
+
+    /// The loss of a request that the server never had.
+    pub(super) fn not_sent(&self) -> RequestLoss {
+        let reason = self.end.get().map_or("it ended", ConnectionEnd::reason);
+        RequestLoss::NotTaken(reason.to_owned())
     }
 
     /// Records why the transport has to end. The first reason counts.
@@ -239,9 +264,13 @@ impl SourceConnection {
         let (updates, receiver) = mpsc::channel(CALL_UPDATES);
         let reason = call.as_ref().map(Call::cancel_reason).unwrap_or_default();
         let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
+<<<<<<< HEAD
         lock(&self.waiting).insert(id, Waiting { updates, call });
+=======
+        lock(&self.waiting).insert(id, Waiting { news, call, is_sent: false });
+>>>>>>> w-r3
         if self.closed.is_cancelled() {
-            lock(&self.waiting).clear();
+            lock(&self.waiting).remove(&id);
         }
         let connection = Arc::clone(self);
         OpenRequest { connection, id, updates: receiver, trace, reason, is_over: false }
@@ -565,6 +594,29 @@ mod tests {
         assert!(callers.is_alone(&b, at(5_100)) && !callers.is_alone(&a, at(5_199)));
         callers.end(b.clone(), at(9_000));
         assert_eq!(callers.0.len(), 1, "what is over is forgotten");
+    }
+
+    #[tokio::test]
+    async fn request_that_was_not_sent_has_a_known_outcome() {
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let requests = [(); 3].map(|()| connection.open(None));
+        let [queued, refused, sent] = &requests;
+        for request in [refused, sent] {
+            connection.mark_sent(request.id, true);
+        }
+        connection.mark_sent(refused.id, false);
+        connection.end_for(ConnectionEnd::NeedsAuth("the login is over".to_owned()));
+        let not_taken = RequestLoss::NotTaken("the login is over".to_owned());
+        for (request, loss) in
+            [(queued, &not_taken), (refused, &not_taken), (sent, &RequestLoss::Closed)]
+        {
+            assert_eq!(connection.loss_at_end(request.id), *loss);
+        }
+        connection.close();
+        let losses = [&not_taken, &not_taken, &RequestLoss::Closed];
+        for (request, loss) in requests.into_iter().zip(losses) {
+            assert_eq!(request.answer_to(None).await.expect_err("is lost"), *loss);
+        }
     }
 
     #[tokio::test]

@@ -290,6 +290,13 @@ pub(super) enum ConnectionEnd {
     Refused(String),
 }
 
+impl ConnectionEnd {
+    pub(super) fn reason(&self) -> &str {
+        let (Self::Fault(reason) | Self::NeedsAuth(reason) | Self::Refused(reason)) = self;
+        reason
+    }
+}
+
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RequestLoss {

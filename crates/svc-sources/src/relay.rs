@@ -16,7 +16,7 @@ use svc_model::{
 use svc_wire::json_rpc::INVALID_PARAMS;
 
 use super::{
-    call::{ServerRequest, serves},
+    call::{ServerRequest, shared_with},
     instance::Instance,
     lists::{Definition, OfferedLists, OpenServer},
     manager::SourceManager,
@@ -41,7 +41,7 @@ pub struct RelayTarget {
 impl RelayTarget {
     pub async fn result(self, call: &Call) -> Result<Box<RawValue>, Failure> {
         let Self { manager, spec, request } = self;
-        let Some(instance) = manager.instance(&spec, serves(&spec, call)) else {
+        let Some(instance) = manager.instance(&spec, shared_with(&spec, call)) else {
             let message = "the server that had it is turned off or gone".into();
             return Err(Failure::Protocol { code: INVALID_PARAMS, message, data: None });
         };
@@ -196,7 +196,7 @@ impl CallerSources {
     /// The instance of a server that serves a call; `None` if there is no server of that name.
     pub(super) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
         let (spec, _) = self.server(name)?;
-        self.manager.instance(spec, serves(spec, call))
+        self.manager.instance(spec, shared_with(spec, call))
     }
 
     fn server(&self, name: &str) -> Option<&OpenServer> {
@@ -262,11 +262,11 @@ impl CallerSources {
     ) -> Option<Result<StreamName, Failure>> {
         let manager = &self.manager;
         let (spec, own) = server_of_resource(&self.servers, uri)?;
-        let serves = serves(spec, call);
-        let instance = manager.instance(spec, serves.clone())?;
-        let stream = stream_of(&spec.key, &serves.key, &own);
+        let shared_with = shared_with(spec, call);
+        let instance = manager.instance(spec, shared_with.clone())?;
+        let stream = stream_of(&spec.key, &shared_with.key, &own);
         let opened = async {
-            let visibility = visibility_of(spec, &serves.key, call).await?;
+            let visibility = visibility_of(spec, &shared_with.key, call).await?;
             manager.services().sources.open_stream(stream.clone(), visibility).await
         };
         if let Err(error) = opened.await {
@@ -289,7 +289,7 @@ impl CallerSources {
     pub async fn unwatch_resource(&self, call: &Call, uri: &str) {
         let manager = &self.manager;
         let Some((spec, own)) = server_of_resource(&self.servers, uri) else { return };
-        let Some(instance) = manager.instance(spec, serves(spec, call)) else { return };
+        let Some(instance) = manager.instance(spec, shared_with(spec, call)) else { return };
         if instance.forget_resource(&own) {
             let request = ServerRequest::written("resources/unsubscribe", &json!({ "uri": own }));
             if let Err(failure) = request.result(&instance, manager.suspended(), call).await {

@@ -76,10 +76,17 @@ pub(super) async fn write(
             message = messages.recv() => message,
         };
         let Some(message) = message else { return };
+        let mark_sent = |message: &ChildMessage| {
+            if let ChildMessage::Request { id, .. } = message {
+                connection.mark_sent(*id, true);
+            }
+        };
+        mark_sent(&message);
         let mut text = message.into_text();
         text.push('\n');
         while text.len() < AT_ONCE {
             let Ok(more) = messages.try_recv() else { break };
+            mark_sent(&more);
             text.push_str(&more.into_text());
             text.push('\n');
         }

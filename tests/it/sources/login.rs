@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -326,6 +327,36 @@ fn short_lived_token_is_renewed_once_for_all_callers() {
     // On a busy machine one renewal may happen meanwhile.
     let refreshes = server.issuer().refreshes;
     assert!(refreshes <= 1, "{refreshes} renewals of a token that is good for 30 s");
+}
+
+#[test]
+fn calls_that_wait_for_a_failed_renewal_were_not_made() {
+    let home = Home::new();
+    let server = guarded();
+    server.issuer().lasts = 1;
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    in_state(&d, "web", "needs_auth");
+    log_in(&home, "web");
+    in_state(&d, "web", "connected");
+    server.issuer().refresh = "gone".to_owned();
+    let since = Instant::now();
+    until(SOON, || (since.elapsed() > Duration::from_secs(1)).then_some(()));
+    let calls: Vec<_> = (0..10)
+        .map(|_| {
+            let caller = d.with_token(&home.token().expect("a token"));
+            std::thread::spawn(move || {
+                failed(&call(&caller, "web__echo", &json!({ "value": "x" })))
+            })
+        })
+        .collect();
+    for call in calls {
+        let error = call.join().expect("answers");
+        assert_eq!(error["type"], "unavailable", "{error}");
+        assert_eq!(error["allowed"]["outcome"], Value::Null, "no call reached the server: {error}");
+    }
+    in_state(&d, "web", "needs_auth");
+    let error = failed(&call(&d, "web__echo", &json!({ "value": "x" })));
+    assert_eq!(error["retryable"], false, "{error}");
 }
 
 /// Another origin gets no token, whatever the issuer's metadata say.

@@ -1,7 +1,5 @@
 //! Child MCP servers: the configuration entry of one (`entry`), the secrets of its entry
-//! (`secrets`), and here its state, when it is started again, and names that every client accepts.
-
-use std::time::Duration;
+//! (`secrets`), and here its state, and names that every client accepts.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -130,12 +128,6 @@ pub struct SourceInstance {
 /// Maximum starts of a server that has never worked.
 pub const STARTS_BEFORE_FAILED: u32 = 6;
 
-/// The pause before the next start, after this many failures in a row: 1 s, doubling to a minute.
-pub fn restart_pause(failures: u32) -> Duration {
-    let seconds = 1_u64 << failures.saturating_sub(1).min(6);
-    Duration::from_secs(seconds.min(60))
-}
-
 /// Maximum length of a server's name.
 const SOURCE_NAME: usize = 32;
 /// Maximum length of a tool's name, without the prefix of clients (`mcp__svc__`).
@@ -192,13 +184,6 @@ pub fn cut_description(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pause_doubles_to_a_minute() {
-        let pauses: Vec<u64> = (1..=8).map(|n| restart_pause(n).as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(restart_pause(u32::MAX).as_secs(), 60);
-    }
 
     #[test]
     fn server_names_by_table() {

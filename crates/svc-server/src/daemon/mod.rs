@@ -91,8 +91,13 @@ async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(S
     let gone = if config.force_local { None } else { store.settings().gone_to().await? };
     let Some(place) = gone else { return Ok((store, writer)) };
     writer.close(store).await.context("cannot close the database")?;
+    let advice = if place.contains("://") {
+        "name that in [store] url of config.toml"
+    } else {
+        "that is svc.db of a data folder whose config.toml names no store.url"
+    };
     anyhow::bail!(
-        "this history moves to {place}, or has moved there: name that in [store] url of config.toml, repeat \
+        "this history moves to {place}, or has moved there: {advice}, repeat \
          `svc migrate` if it did not end, or start with --force-local"
     )
 }

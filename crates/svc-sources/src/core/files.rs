@@ -222,7 +222,15 @@ pub(super) fn write(
         return Err(wrong_path(&format!("{} is a folder", target.path.display())));
     }
     let wrong = |error: io::Error| failed(&target.path, &error);
-    let held = target.hold(input.create_parents.unwrap_or(false)).map_err(wrong)?;
+    let makes_folders = input.create_parents.unwrap_or(false);
+    let held = match target.hold(makes_folders) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !makes_folders => {
+            let path = target.path.display();
+            let text = format!("path: {path} has no folder: create_parents makes it");
+            return Err(field_error(ErrorType::NotFound, "path", text));
+        }
+        held => held.map_err(wrong)?,
+    };
     let kept = bounds.mode_of(&held).map_err(wrong)?;
     let must_not_exist = input.must_not_exist.unwrap_or(false);
     held.write(input.content.as_bytes(), kept.or(mode), must_not_exist).map_err(wrong)?;
@@ -548,6 +556,21 @@ mod tests {
         ] {
             assert_eq!(tools.write(input.clone()).expect_err("is refused").kind, kind, "{input}");
         }
+        let refused = desk.write(json!({ "path": "n/a", "content": "" })).expect_err("no folder");
+        assert!(refused.message.contains("create_parents"), "{}", refused.message);
+    }
+
+    #[test]
+    fn write_leaves_a_socket_alone() {
+        use std::os::unix::{fs::FileTypeExt as _, net::UnixListener};
+        let desk = Desk::new();
+        let path = desk.folder.path().join("socket");
+        let _listener = UnixListener::bind(&path).expect("is bound");
+        let refused = desk.write(json!({ "path": "socket", "content": "x" }));
+        let refused = refused.expect_err("is refused");
+        assert_eq!(refused.kind, ErrorType::ValidationError);
+        assert!(refused.message.contains("no regular file"), "{}", refused.message);
+        assert!(fs::symlink_metadata(&path).expect("is there").file_type().is_socket());
     }
 
     /// A dangling link stays a link, and its target has to be inside.

@@ -247,13 +247,15 @@ impl BoundPath {
     }
 }
 
+const NOT_REGULAR: &str = "it is no regular file";
+
 impl HeldName {
     fn open(&self) -> io::Result<File> {
         // A FIFO would block its reader.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(openat(&self.folder, &self.name, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other(NOT_REGULAR));
         }
         Ok(file)
     }
@@ -264,7 +266,9 @@ impl HeldName {
             Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
                 Ok(Some(stat.st_mode & 0o7777))
             }
-            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(None),
+            // A replaced FIFO or socket would be lost to whoever has it open.
+            Ok(_) => Err(io::Error::other(NOT_REGULAR)),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

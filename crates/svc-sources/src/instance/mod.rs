@@ -15,9 +15,9 @@ use svc_core::service::sources::SourceStatus;
 use svc_model::{
     StreamName,
     limits::SOURCE_REFETCH_PAUSE,
-    source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
+    source::{STARTS_BEFORE_FAILED, SourceState},
 };
-use svc_sys::telemetry;
+use svc_sys::{backoff::Backoff, telemetry};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -129,6 +129,8 @@ impl Instance {
     }
 }
 
+/// The pause before a server that ended starts again.
+const RESTART: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// After this uptime the backoff starts again from its shortest delay.
 const STEADY: Duration = Duration::from_mins(1);
 
@@ -209,7 +211,7 @@ impl Supervisor {
 
     /// Waits for the backoff; returns true if a restart is requested earlier.
     async fn pause(&self, reason: String, failures: u32) -> bool {
-        let pause = restart_pause(failures);
+        let pause = RESTART.wait(failures - 1);
         let next_at = Some(self.starter.parts.services.now().plus(pause));
         let status = SourceStatus { attempt: Some(failures), next_at, ..backing_off(reason) };
         self.show(status, None).await;
@@ -309,10 +311,10 @@ impl Supervisor {
             self.show(SourceStatus::from_state(SourceState::Connecting), None).await;
         } else {
             // The remaining processes may take seconds to end. New calls fail at once meanwhile.
-            let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
-            let next_at = Some(self.starter.parts.services.now().plus(restart_pause(attempt)));
+            let failures = if began.elapsed() >= STEADY { 0 } else { failures };
+            let next_at = Some(self.starter.parts.services.now().plus(RESTART.wait(failures)));
             let ended = backing_off("it has ended".to_owned());
-            let status = SourceStatus { attempt: Some(attempt), next_at, ..ended };
+            let status = SourceStatus { attempt: Some(failures + 1), next_at, ..ended };
             self.status.send_modify(|now| {
                 (now.pid, now.connection, now.status) = (None, None, status);
             });
@@ -376,6 +378,17 @@ impl RefetchBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn restart_pauses_double_to_a_minute_and_differ() {
+        for (failures, seconds) in [(0, 1), (1, 2), (5, 32), (6, 60), (u32::MAX, 60)] {
+            let base = Duration::from_secs(seconds);
+            let pauses: Vec<Duration> = (0..8).map(|_| RESTART.wait(failures)).collect();
+            let range = base..=base.mul_f64(1.25);
+            assert!(pauses.iter().all(|pause| range.contains(pause)), "{pauses:?}");
+            assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
+        }
+    }
 
     #[test]
     fn refetch_backs_off_while_lists_keep_changing() {

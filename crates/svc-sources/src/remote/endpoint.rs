@@ -60,15 +60,22 @@ impl RemoteEndpoint {
         &self,
         request: &McpRequest,
     ) -> impl Future<Output = Result<Response, RequestLoss>> {
-        self.send_to(&self.url, request)
+        self.send_to(&self.url, None, request)
     }
 
-    /// Sends a request to a URL of the server. A refused credential is renewed once.
+    /// Sends a request to a URL of the server. A refused credential is renewed once. With `id` it
+    /// is an open request of the connection, whose outcome is known until the server has it.
     pub(super) async fn send_to(
         &self,
         url: &Url,
+        id: Option<u64>,
         request: &McpRequest,
     ) -> Result<Response, RequestLoss> {
+        let mark_sent = |is_sent| {
+            if let Some(id) = id {
+                self.connection.mark_sent(id, is_sent);
+            }
+        };
         let mut is_renewed = false;
         loop {
             let (headers, credential) = self.headers(request).await?;
@@ -77,7 +84,9 @@ impl RemoteEndpoint {
                 .request(request.method.clone(), url.clone())
                 .headers(headers)
                 .body(request.body.clone());
+            mark_sent(true);
             let response = sending.send().await.map_err(|error| self.lost(error))?;
+            mark_sent(response.status() != StatusCode::UNAUTHORIZED);
             let challenge = AuthChallenge::from_headers(response.headers());
             match response.status() {
                 StatusCode::UNAUTHORIZED if !is_renewed && self.renew(&credential).await? => {
@@ -215,10 +224,7 @@ impl RemoteEndpoint {
 
     /// Ends the connection; the request was not carried out.
     pub(super) fn end(&self, end: ConnectionEnd) -> RequestLoss {
-        let (ConnectionEnd::Fault(reason)
-        | ConnectionEnd::NeedsAuth(reason)
-        | ConnectionEnd::Refused(reason)) = &end;
-        let reason = reason.clone();
+        let reason = end.reason().to_owned();
         self.connection.end_for(end);
         RequestLoss::NotTaken(reason)
     }

@@ -143,7 +143,7 @@ async fn write(
         let mut request =
             mcp_request::post(Bytes::from(message.into_text()), RequestSetting::default());
         add_trace(&mut request.headers, &trace);
-        let sent = tokio::time::timeout(POST, endpoint.send_to(address, &request)).await;
+        let sent = tokio::time::timeout(POST, endpoint.send_to(address, id, &request)).await;
         let loss = match sent {
             Ok(Ok(response)) if response.status().is_success() => None,
             Ok(Ok(response)) => Some(RequestLoss::NotTaken(format!(

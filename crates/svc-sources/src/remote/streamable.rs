@@ -146,7 +146,7 @@ impl StreamableTransport {
         let outcome = tokio::select! {
             biased;
             () = cancelled.cancelled() => return,
-            () = self.connection().closed.cancelled() => Err(RequestLoss::Closed),
+            () = self.connection().closed.cancelled() => Err(self.connection().loss_at_end(id)),
             outcome = self.answer(&request) => outcome,
         };
         lock(&self.in_flight).remove(&id);
@@ -170,7 +170,8 @@ impl StreamableTransport {
             let schema = request.traits.as_ref().and_then(|traits| traits.header_schema.as_ref());
             let mut post = mcp_request::post(request.body.clone(), setting(&session, schema));
             add_trace(&mut post.headers, &request.trace);
-            let response = self.endpoint.send(&post).await?;
+            let url = &self.endpoint.url;
+            let response = self.endpoint.send_to(url, Some(request.id), &post).await?;
             let status = response.status();
             if status == StatusCode::NOT_FOUND && session.id.is_some() && !is_reopened {
                 is_reopened = true;
