@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use svc_client::hosts::{HostClient, HostNews};
+use svc_client::hosts::{HostClient, HostUpdate};
 use svc_model::agent::{AgentEventBody, AgentState};
 use svc_wire::host_protocol::{SendInput, StopAgent};
 
@@ -43,7 +43,7 @@ async fn talk(
     writeln!(out, "sent as {}", sent.message_id)?;
     'turn: while let Some(news) = feed.recv().await? {
         // An entry has the text of its deltas.
-        let HostNews::Events(events) = news else { continue };
+        let HostUpdate::Events(events) = news else { continue };
         for event in events {
             writeln!(out, "{}", event.line)?;
             if let AgentEventBody::State { state, .. } = event.body()

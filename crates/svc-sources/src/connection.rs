@@ -264,11 +264,7 @@ impl SourceConnection {
         let (updates, receiver) = mpsc::channel(CALL_UPDATES);
         let reason = call.as_ref().map(Call::cancel_reason).unwrap_or_default();
         let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
-<<<<<<< HEAD
-        lock(&self.waiting).insert(id, Waiting { updates, call });
-=======
-        lock(&self.waiting).insert(id, Waiting { news, call, is_sent: false });
->>>>>>> w-r3
+        lock(&self.waiting).insert(id, Waiting { updates, call, is_sent: false });
         if self.closed.is_cancelled() {
             lock(&self.waiting).remove(&id);
         }

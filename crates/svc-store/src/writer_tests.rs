@@ -142,7 +142,7 @@ async fn a_rolled_back_job_closes_no_stream_for_its_listeners() {
     assert!(matches!(failed, Err(StoreError::NoStream)));
     // This commit is a later one, so the bus has been told of the first.
     append(&test.store, &name(), vec![event("frame", "{}")]).await;
-    let heard = listener.hear(1, usize::MAX);
+    let heard = listener.read(1, usize::MAX);
     assert!(matches!(heard, ListenerRead::Nothing), "{heard:?}");
 }
 

@@ -649,7 +649,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_number_of_bearers_of_a_process_revokes_no_token_of_another_bearer() {
-        if !svc_sys::process_list::is_available() {
+        if !process_list::is_available() {
             return;
         }
         let test = TestStore::open().await;
