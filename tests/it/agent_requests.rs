@@ -222,8 +222,7 @@ fn request_can_be_answered_by_command_by_tool_and_after_a_restart() {
     send(&d, &key, "one");
     let first = text(&asked(&d), "request_id");
     // The row and the question survive the daemon.
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(text(&asked(&d), "request_id"), first);
     let answered = || svc(&d.home, &["agent", "answer", &key, &first, "deny"]);
     answered().ok();
@@ -349,8 +348,7 @@ fn attach_continues_across_a_restart() {
     };
     writeln!(typed, "one").expect("it reads");
     hears("got one");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     writeln!(typed, "two").expect("it reads");
     hears("got two");
     drop(typed);

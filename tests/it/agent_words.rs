@@ -122,8 +122,7 @@ fn task_frames_have_the_agents_text_as_it_streams_and_once() {
     let task = dispatch(&d, input);
     let begun = [("one".to_owned(), false), ("two".to_owned(), true)];
     until(BOUND, || (frames(&d, &task) == begun).then_some(()));
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     go(&d);
     let shown = over_within(BOUND, &d, &task);
     assert_eq!((&shown["status"], &shown["result"]), (&json!("done"), &json!("one\ntwo three")));

@@ -683,8 +683,7 @@ fn kill_nine_of_the_daemon_repeats_no_prompt_and_leaves_none_open() {
         while Instant::now() < until {
             std::hint::spin_loop();
         }
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
     }
     for (task, prompt) in &tasks {
         let end = wait_for_late_end(&d, task, 2 * rounds);

@@ -225,8 +225,7 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
     let other = d.session("s-2");
 
     d.with_token(&token).get("/v1/peers").ok(200);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     d.with_token(&token).get("/v1/peers").ok(200);
 
     let listed = page(&d.get("/v1/tokens"), "tokens");
@@ -296,8 +295,7 @@ fn session_tokens_end_with_their_session() {
     let again = |d: &Daemon, caller: &Caller| {
         d.with_token(caller.token.as_deref().expect("a token")).get("/v1/peers")
     };
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     for token in &tokens {
         problem(&again(&d, token), 401, "unauthorized");
     }

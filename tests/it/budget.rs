@@ -165,8 +165,7 @@ fn row_budget_covers_all_kinds_and_survives_a_restart() {
     for _ in 0..6 {
         make(&d).ok(201);
     }
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     full(&greedy);
     let session = opened.header("mcp-session-id").expect("a session");
     let end = greedy.request("DELETE", "/mcp").header("Mcp-Session-Id", session);

@@ -118,9 +118,7 @@ fn four_concurrent_starts_leave_one_daemon() {
 
 #[test]
 fn stop_never_signals_a_process_with_a_reused_pid() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let mut command = std::process::Command::new("sleep");
     command.arg("600");
@@ -335,8 +333,7 @@ fn command_continues_while_the_daemon_is_killed_and_loses_nothing() {
         let frames = || page(&d.get("/v1/events?kind=frame&limit=500"), "events").len();
         let seen = frames();
         eventually(SOON, || frames() > seen + 20);
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
     }
     let ran = running.wait(SOON);
     assert_eq!(ran.code, Some(5), "{ran:?}");
@@ -416,8 +413,7 @@ fn task_watch_continues_across_a_restart() {
     see("two");
     append(&d, &task, &frame("three"));
     see("three");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     append(&d, &task, &frame("four"));
     see("four");
     d.restart();

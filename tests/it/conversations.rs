@@ -382,8 +382,7 @@ fn sends_of_a_pair_are_bounded_per_minute() {
         let sent = send(&asker, "agent:echo:main", &format!("{number}"), 0);
         assert_eq!(sent["status"], "accepted", "{sent}");
     }
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let refused = send(&asker, "agent:echo:main", "one more", 0);
     assert_eq!(refused["reason"], "rate_limited", "the rows say so: {refused}");
     let other = d.mint("s-2", &agent["project"], &[]);
@@ -418,8 +417,7 @@ fn explicit_answers_count_as_sends() {
         assert_eq!(send(&other, to_asker, &format!("n{number}"), 0)["status"], "accepted");
     }
     assert_eq!(send(&other, to_asker, "the twentieth", 0)["status"], "accepted");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let refused = answer(&ask(10));
     assert_eq!(refused["reason"], "rate_limited", "{refused}");
     assert_eq!(send(&other, to_asker, "more", 0)["reason"], "rate_limited");
@@ -1175,8 +1173,7 @@ fn ring_of_agents_loses_and_repeats_nothing_across_kills() {
         eventually(Duration::from_secs(10), || {
             Instant::now() > until_kill || drivers.iter().all(std::thread::JoinHandle::is_finished)
         });
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
         kills += 1;
     }
     assert!(kills > 0);

@@ -34,8 +34,7 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     while killed < rounds {
         let batch = BATCH.min(rounds - killed);
         let told = survive(&mut Daemon::start(), batch, life, &mut chance, |d| {
-            d.kill9();
-            d.restart();
+            d.kill_and_restart();
         });
         (acknowledged, cuts, killed) = (acknowledged + told.0, cuts + told.1, killed + batch);
         eprintln!(

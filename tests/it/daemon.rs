@@ -351,6 +351,12 @@ impl Daemon {
     }
 
     #[track_caller]
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.kill9();
+        self.restart();
+    }
+
+    #[track_caller]
     pub(crate) fn restart_with(&mut self, change: impl FnOnce(Plan) -> Plan) {
         if self.child.is_some() {
             self.stop();

@@ -51,9 +51,7 @@ fn small() -> (Daemon, String) {
 
 #[test]
 fn full_database_refuses_writes_and_serves_reads() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let (mut d, task) = small();
     let (acknowledged, refused) = fill(&d, &task);
     let problem_body = problem(&refused, 507, "storage_full");
@@ -73,8 +71,7 @@ fn full_database_refuses_writes_and_serves_reads() {
     assert_eq!(lines(&d, &task), acknowledged);
 
     d.home.write("config.toml", LARGE);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(lines(&d, &task), acknowledged, "what was acknowledged outlives the crash");
     let (first, _) = append(&d, &task, &json!([frame(&format!("{acknowledged} more")), done()]));
     assert_eq!(first, acknowledged as u64 + 2, "and the ids go on where they were");
@@ -83,9 +80,7 @@ fn full_database_refuses_writes_and_serves_reads() {
 
 #[test]
 fn daemon_starts_on_a_full_database_and_serves_reads() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let (mut d, task) = small();
     let (acknowledged, _) = fill(&d, &task);
     d.stop();
@@ -95,9 +90,7 @@ fn daemon_starts_on_a_full_database_and_serves_reads() {
 
 #[test]
 fn refused_append_among_many_stores_nothing() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let (mut d, task) = small();
     let path = format!("/v1/tasks/{task}/events");
     let filling = "x".repeat(5_000);
@@ -122,8 +115,7 @@ fn refused_append_among_many_stores_nothing() {
             .collect();
         writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     });
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=100");
     let stored: BTreeMap<String, u64> = all_pages(&d, &target, "events", "after")
         .iter()
@@ -196,9 +188,7 @@ fn events_are_kept_for_a_year() {
 /// The measurements are rows, so that they outlive the daemon.
 #[test]
 fn forecast_says_when_the_database_is_full() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     home.write("config.toml", "[store]\nmax_bytes = 8388608\n");
     let mut d = Daemon::with(|plan| plan.home(&home).env("SVC_MAINTENANCE_MS", "100"));
@@ -228,9 +218,7 @@ fn forecast_says_when_the_database_is_full() {
 
 #[test]
 fn file_that_is_no_database_is_named_and_left_unchanged() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let garbage = "this was never a database ".repeat(400);
     home.write("svc.db", &garbage);

@@ -26,9 +26,7 @@ const COMMANDS: &[&[&str]] = &[
 
 #[test]
 fn data_folder_writable_by_others_is_refused() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     for (own, above) in [(0o777, 0o700), (0o770, 0o700), (0o702, 0o700), (0o700, 0o777)] {
         let home = Home::new();
         fs::create_dir(home.dir()).expect("makes");
@@ -104,9 +102,7 @@ fn settings_owned_or_writable_by_others_are_refused() {
 
 #[test]
 fn linked_data_folder_is_judged_by_its_target() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let target = home.user().join("elsewhere");
     fs::create_dir(&target).expect("makes");
@@ -191,9 +187,7 @@ fn prepared_links_are_not_written_through() {
 
 #[test]
 fn backup_follows_no_link_and_is_created_private() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let outer = d.home.user().join("backups");
     fs::create_dir(&outer).expect("makes");
@@ -231,9 +225,7 @@ fn backup_follows_no_link_and_is_created_private() {
 /// daemons.
 #[test]
 fn database_with_a_second_hard_link_is_refused() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let second = Home::new();
     fs::create_dir(second.dir()).expect("makes");
@@ -283,9 +275,7 @@ fn database_with_a_second_hard_link_is_refused() {
 
 #[test]
 fn restored_file_is_private_and_owned_by_the_user() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let copy = d.home.user().join("copy.db");
     let path = copy.to_str().expect("UTF-8");

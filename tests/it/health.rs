@@ -314,9 +314,7 @@ fn no_auth_is_announced_at_start() {
 /// starts.
 #[test]
 fn mcp_request_waits_for_a_starting_daemon() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let caller = d.with_token(&d.home.token().unwrap());
     d.kill9();

@@ -529,8 +529,7 @@ fn connection_is_linked_to_its_session_by_hook_events() {
         let linked = "select count(*) from mcp_session where client_session is not null";
         d.home.value(linked) == 3
     });
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(whose(&d, &third, &json!({})), "chat", "also after a crash");
     assert_eq!(whose(&d, &connection, &json!({})), "chat", "what names none means the latest");
 }
@@ -590,8 +589,7 @@ fn message_wakes_an_idle_session_through_the_latest_waiter_only() {
     let (older, newer) = if one.has_ended() { (one, other) } else { (other, one) };
     let ran = older.wait(SOON);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let message = d.post(&inbox, &json!({ "text": "wake up" })).ok(200);
     let ran = newer.wait(SOON);
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -852,8 +850,7 @@ fn message_in_a_lost_response_survives_the_daemon() {
     let message = send("precious");
     hook_by(&d, &swallowing(&d, 1, Fate::Cut), &prompt("s", "hello"), 20_000);
     assert_eq!(state(&d, &message), "offered");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     eventually(SOON, || !d.home.path("hooks.spool").exists());
     assert_delivered_again(&d, "s", &message, "precious");
 }

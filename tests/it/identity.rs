@@ -473,8 +473,7 @@ fn an_identity_outlasts_the_daemon_and_its_tokens() {
     a.ok("peer_register", &json!({ "display_name": "a", "backend": "test" }));
     let subjects = subjects_of(&d, a.pid());
     assert_eq!(subjects.len(), 1);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(a.ok("peer_heartbeat", &json!({}))["display_name"], "a");
     assert_eq!(tokens_of(&d, a.pid()).len(), 1, "the token is still good");
 

@@ -125,8 +125,7 @@ fn learned_data_survives_a_crash() {
     let given = ask(&d, "tenant cache");
     assert_eq!(ids(&given), [record.clone(), memory.clone()]);
 
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(ask(&d, "tenant cache")["item_count"], 0, "it was told before the crash");
     assert_eq!(call(&d, "get_clusters", &json!({ "axis": "full" })), clusters);
     let members = call(&d, "get_cluster_members", &json!({ "cluster_id": id }));
@@ -233,8 +232,7 @@ fn record_that_helped_ranks_above_one_only_shown() {
 
     // Given and about the same, though the session forgot it and the daemon was killed.
     begin(&d, "b", "compact");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     try_as(&d, "b", RELATED, ("confirmed", "the key again"));
     assert_eq!((confirmed_again(&d, &useful), confirmed_again(&d, &other)), (1, 0));
     assert_eq!(find(&d, "nobody"), [useful.clone(), other.clone()]);

@@ -176,9 +176,7 @@ fn ends_nothing(left: &LeftBehind, bring: impl FnOnce(&Home, &Home)) {
 
 #[test]
 fn two_homes_on_one_file_end_nothing_of_each_other() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     ends_nothing(&LeftBehind::new(), |from, to| {
         fs::copy(from.path("svc.db"), to.path("svc.db")).expect("copies");
     });
@@ -186,9 +184,7 @@ fn two_homes_on_one_file_end_nothing_of_each_other() {
 
 #[test]
 fn a_backup_that_is_restored_on_another_machine_ends_nothing() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     ends_nothing(&LeftBehind::new(), |from, to| {
         let copy = to.user().join("copy.db");
         let copy = copy.to_str().expect("UTF-8");
@@ -223,8 +219,7 @@ fn status_shows_the_machine_and_a_lease_that_is_renewed() {
     assert_eq!(kinds(&d), ["daemon.started", "daemon.joined"]);
 
     // A daemon that is killed is lost; one that ends leaves no row.
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let second = status(&d.home);
     assert_eq!(text(&second["machine"], "machine_id"), machine);
     assert_ne!(text(&second, "daemon_id"), daemon);

@@ -3,6 +3,15 @@
 //! `daemon` owns processes and folders, `stored` reads and changes their rows, `wire` has HTTP and
 //! SSE byte by byte, `expect` and `shapes` check responses. Every other file tests one promise.
 
+/// Ends a test that cannot run here.
+macro_rules! only_if {
+    ($can_run:expr) => {
+        if !$can_run {
+            return;
+        }
+    };
+}
+
 mod daemon;
 mod expect;
 mod shapes;

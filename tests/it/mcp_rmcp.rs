@@ -141,8 +141,7 @@ async fn http_session_continues_after_a_crash() {
         async move { peer.call_tool(wait_for(&task)).await }
     });
     sleep(Duration::from_millis(300)).await;
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let list =
         client.call_tool(params("TaskList", &json!({}))).await.expect("the session is known");
     assert_eq!(structured(&list)["count"], 1);
@@ -165,8 +164,7 @@ async fn stateless_slow_call_becomes_a_task_that_survives_a_crash() {
     else {
         panic!("a call that takes time is a task for those who can have one");
     };
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     append(&d, &task, &json!([done()]));
     let end = async {
         loop {
@@ -204,8 +202,7 @@ async fn stateless_client_without_tasks_waits_and_gets_notifications() {
         Some(ServerNotification::ResourceUpdatedNotification(it)) => assert_eq!(it.params.uri, uri),
         other => panic!("{other:?}"),
     }
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     is_done(&client.call_tool(wait_for(&task)).await.expect("an answer"));
     client.cancel().await.expect("it ends");
 }

@@ -24,8 +24,7 @@ fn unacknowledged_messages_are_delivered_again() {
     assert_eq!(states(&d, &lost)[..3], ["accepted", "queued", "offered"]);
 
     // A reader that dies with the daemon loses nothing either.
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let again = until(SOON, || Some(read(&d, &to)).filter(|read| !read.is_empty()));
     assert_eq!(each(&again, "id"), [lost.as_str()]);
     ack(&d, &to, &[&lost]);
@@ -77,8 +76,7 @@ fn a_repeated_idempotency_key_is_the_same_message() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(ids.iter().all(|id| first["id"] == json!(id)), "{ids:?}");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(d.post(&path, &body).ok(200)["id"], first["id"]);
     assert_eq!(peek(&d, &to).len(), 1);
     let another = json!({ "text": "twice", "idempotency_key": "k-2" });
@@ -137,8 +135,7 @@ fn any_text_is_returned_byte_for_byte() {
         &long,
     ];
     let ids: Vec<_> = texts.iter().map(|words| send(&d, &to, words)).collect();
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let inbox = peek(&d, &to);
     assert_eq!(each(&inbox, "id"), ids);
     for (message, words) in inbox.iter().zip(texts) {
@@ -158,8 +155,7 @@ fn a_restart_keeps_every_message_with_its_state() {
         [&acked, &offered, &queued].map(|id| d.get(&format!("/v1/messages/{id}")).ok(200))
     };
     let before = snapshot(&d);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(snapshot(&d), before);
     assert_eq!(each(&read(&d, &to), "id"), [queued], "a lease outlives the daemon as well");
 }

@@ -22,9 +22,7 @@ pub(crate) fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> 
 
 #[test]
 fn migrating_an_empty_home_makes_the_database_and_then_nothing_is_pending() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let pending = svc(&home, &["migrate", "--check"]);
     assert_eq!(pending.code, Some(4), "{pending:?}");
@@ -61,9 +59,7 @@ fn migrating_beside_a_running_daemon_is_refused() {
 #[test]
 fn newer_database_is_refused_with_both_versions() {
     const NEWER: &str = "20991231235959";
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let task = new_task(&d);
     d.stop();
@@ -97,9 +93,7 @@ fn newer_database_is_refused_with_both_versions() {
 
 #[test]
 fn file_that_is_no_database_is_refused_and_unchanged() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let text = "this is a letter and not a database\n".repeat(200);
     home.write("svc.db", &text);
@@ -134,9 +128,7 @@ fn views_have_names_and_iso_times() {
     }
     let count = format!("select count(*) from history where stream = 'task/{task}'");
     assert_eq!(d.home.value(&count), 3);
-    if d.home.store().is_some() {
-        return;
-    }
+    only_if!(d.home.store().is_none());
     // Tables refuse values of another type, and ids are text.
     let file = open(&d.home.path("svc.db"));
     for view in ["history", "streams", "peers_now", "tasks_now", "messages_now"] {
@@ -153,9 +145,7 @@ fn views_have_names_and_iso_times() {
 
 #[test]
 fn backup_under_load_can_be_restored() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("kept 1"), frame("kept 2")]));
@@ -190,9 +180,7 @@ fn backup_under_load_can_be_restored() {
 
 #[test]
 fn invalid_backup_is_not_restored() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let task = new_task(&d);
     d.stop();

@@ -29,9 +29,7 @@ fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
 
 #[test]
 fn a_history_moves_to_a_server_and_back() {
-    if !is_in_file() || !has_server() {
-        return;
-    }
+    only_if!(is_in_file() && has_server());
     let url = database();
     let mut d = Daemon::start();
     let task = new_task(&d);
@@ -145,9 +143,7 @@ fn log(file: &Path) -> Vec<(i64, i64, String)> {
 
 #[test]
 fn a_move_that_is_killed_at_any_point_is_finished_by_the_same_command() {
-    if !is_in_file() || !has_server() {
-        return;
-    }
+    only_if!(is_in_file() && has_server());
     let (home, _) = long_history();
     let before = log(&home.path("svc.db"));
     let url = database();

@@ -215,9 +215,7 @@ fn usage_errors() {
 
 #[test]
 fn without_a_daemon() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let cases: [(&str, &[&str]); 13] = [
         ("status", &["status"]),
@@ -292,9 +290,7 @@ fn narrow(text: &str) -> String {
 
 #[test]
 fn setting_up() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let mut snapshots = Snapshots::new("set_up");
     snapshots.check("config_show", &narrow(&shown(&home, &["config", "show"])));
@@ -399,9 +395,7 @@ fn working() {
 /// The database and the token of a running daemon.
 #[test]
 fn files_of_a_running_daemon() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let d = Daemon::start();
     let mut snapshots = Snapshots::new("files");
     let cases: [(&str, &[&str]); 9] = [

@@ -206,8 +206,7 @@ fn sign_out_by_the_operator_ends_a_browsers_streams() {
     assert!(!listed.to_string().contains(secret), "{listed}");
 
     // It is a row, which survives a restart.
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let ask = |path: &str| {
         let name = format!("svc_page_{}", d.port());
         let request = d.stranger().request("GET", path).header("Svc-Page", "1");

@@ -67,8 +67,7 @@ fn silent_peers_go_offline_at_the_timeout_and_return() {
 
     // A daemon that was away for longer than the timeout still applies it.
     d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     eventually(SOON, || status(&d, &id) == "offline");
 }
 
@@ -109,8 +108,7 @@ fn peers_survive_kill_and_restart_unchanged() {
     let mut d = Daemon::start();
     let id = peer(&d, "s-1");
     let before = d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(d.get(&format!("/v1/peers/{id}")).ok(200), before);
     assert_eq!(peer(&d, "s-1"), id);
 }

@@ -69,8 +69,7 @@ fn answers_reach_only_the_operator() {
     assert_ne!(twin["peer_id"], "operator");
     assert_eq!(d.get("/v1/peers/operator").ok(200)["display_name"], "operator");
 
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(each(&peek(&d, "operator"), "text"), ["yes", "by tool"]);
     let inbox = d.post("/mcp", &tool_call("peer_inbox", &json!({}))).ok(200);
     assert_eq!(inbox["result"]["structuredContent"]["count"], 2, "the operator's own: {inbox}");
@@ -209,8 +208,7 @@ fn ask_prints_only_the_answer_to_its_question() {
 
     // The daemon is killed and restarted, with the answer given in between or later.
     let (running, asked) = asks(&d, "bob", "and now?", &["--json"]);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     answers(&d, "bob", &asked, "now, too");
     let answer = running.wait(SOON).json();
     assert_eq!((&answer["text"], &answer["from_peer"]), (&json!("now, too"), &json!(bob)));

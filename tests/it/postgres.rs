@@ -41,15 +41,12 @@ fn lines(d: &Daemon, task: &str) -> Vec<String> {
 
 #[test]
 fn history_outlives_a_killed_daemon() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let url = database();
     let mut d = on(&url);
     let (task, peer) = (new_task(&d), peer(&d, "one"));
     append(&d, &task, &json!([frame("first"), frame("second")]));
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(lines(&d, &task), ["first", "second"]);
     let (first, _) = append(&d, &task, &json!([frame("third")]));
     assert_eq!(first, 4, "ids go on where they were");
@@ -63,9 +60,7 @@ fn history_outlives_a_killed_daemon() {
 
 #[test]
 fn a_second_daemon_is_refused() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let url = database();
     let d = on(&url);
     let home = Home::new();
@@ -80,9 +75,7 @@ fn a_second_daemon_is_refused() {
 
 #[test]
 fn a_server_that_cannot_keep_the_promises_is_refused() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let home = Home::new();
     let refuses = |url: &str, why: &str| {
         for args in [["serve", "--listen", "127.0.0.1:0"].as_slice(), &["doctor", "--json"]] {
@@ -154,9 +147,7 @@ fn a_password_is_shown_nowhere() {
 
 #[test]
 fn a_schema_is_migrated_or_not_by_command() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let url = database();
     let home = Home::new();
     home.write("config.toml", &format!("[store]\nurl = \"{url}\"\nschema = \"team\"\n"));
@@ -348,9 +339,7 @@ fn listening() -> (String, Daemon) {
 /// Each answer says what happened, for appends and for jobs.
 #[test]
 fn answers_are_true_wherever_a_commit_is_cut() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("marked 0")]));
@@ -401,9 +390,7 @@ fn answers_are_true_wherever_a_commit_is_cut() {
 
 #[test]
 fn requests_fail_soon_while_the_database_is_away() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("before")]));
@@ -447,9 +434,7 @@ fn requests_fail_soon_while_the_database_is_away() {
 
 #[test]
 fn a_start_waits_for_the_database_and_then_says_why() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (proxy, url) = Proxy::before(&database());
     proxy.go_away();
     let home = Home::new();
@@ -523,18 +508,14 @@ fn hears_of_others(d: &Daemon, url: &str, bound: Duration) {
 
 #[test]
 fn a_commit_of_another_connection_wakes_subscribers_at_once() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (url, d) = listening();
     hears_of_others(&d, &url, Duration::from_millis(50));
 }
 
 #[test]
 fn a_commit_of_another_connection_is_found_by_polling() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let url = database();
     let home = Home::in_store(&url);
     let d = Daemon::with(|plan| plan.home(&home).flag("--store-listen").flag("poll"));
@@ -545,9 +526,7 @@ fn a_commit_of_another_connection_is_found_by_polling() {
 /// Lists are answered from memory until a commit, also one of another connection.
 #[test]
 fn a_commit_of_another_connection_ends_what_lists_remember() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (url, d) = listening();
     let task = new_task(&d);
     let title = || d.get("/v1/tasks").ok(200)["tasks"][0]["title"].clone();
@@ -565,9 +544,7 @@ fn a_commit_of_another_connection_ends_what_lists_remember() {
 
 #[test]
 fn nothing_is_missed_while_the_listening_connection_is_ended() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (url, d) = listening();
     let task = new_task(&d);
     let mut stream = d.follow(&subscribe(&task));
@@ -601,9 +578,7 @@ fn nothing_is_missed_while_the_listening_connection_is_ended() {
 /// A job that is refused leaves no trace in what the writer knows of the log.
 #[test]
 fn an_append_after_a_refused_job_goes_through() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let d = on(&database());
     let (over, open) = (new_task(&d), new_task(&d));
     append(&d, &over, &done());
@@ -617,9 +592,7 @@ fn an_append_after_a_refused_job_goes_through() {
 /// A client that sends a key or ids may send it again.
 #[test]
 fn an_unknown_outcome_says_whether_a_repeat_is_harmless() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
@@ -648,9 +621,7 @@ fn an_unknown_outcome_says_whether_a_repeat_is_harmless() {
 
 #[test]
 fn hooks_end_in_time_and_spool_while_the_database_is_away() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (proxy, d) = behind_a_proxy();
     new_task(&d);
     let before = d.stderr().lines().count();
@@ -682,9 +653,7 @@ fn hooks_end_in_time_and_spool_while_the_database_is_away() {
 /// A standby that does not answer holds the commit, and no other write waits for it for long.
 #[test]
 fn a_commit_that_is_not_answered_holds_up_nobody() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
@@ -714,9 +683,7 @@ fn append_until_taken(d: &Daemon, path: &str) {
 /// `SVC_STORE_STOPS` is the number of stops; `SVC_CRASH_SEED` repeats a run.
 #[test]
 fn immediate_stops_of_the_server_lose_and_repeat_nothing() {
-    if !has_server() {
-        return;
-    }
+    only_if!(has_server());
     let stops = number("SVC_STORE_STOPS").unwrap_or(3);
     let seed = seed();
     let server = svc_store::scratch_server::OwnServer::start();

@@ -112,9 +112,7 @@ fn checkouts_of_one_remote_are_one_project_and_a_fork_is_another() {
     assert!(table.ok().contains("git.example/ann/shop"), "{table:?}");
     assert!(!table.ok().contains("MACHINE"), "there is one machine: {table:?}");
     assert!(!list.to_string().contains("s3cret"), "{list}");
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let file = fs::read(home.path("svc.db")).expect("is read");
     let log = fs::read(home.path("svc.db-wal")).unwrap_or_default();
     let has = |bytes: &[u8]| bytes.windows(6).any(|part| part == b"s3cret");
@@ -243,9 +241,7 @@ fn a_clients_session_is_in_the_project_of_its_folder_and_stays_there() {
 
 #[test]
 fn a_folder_of_an_earlier_version_keeps_its_project_and_gets_its_name() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let mut d = Daemon::with(|plan| plan.home(&home));
     let shop = repository(&home, "shop", "");
@@ -420,9 +416,7 @@ fn folders_and_servers_stay_those_of_the_checkout() {
 
 #[test]
 fn the_same_path_on_two_machines_is_two_projects_and_a_remote_is_one() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let first = Home::new();
     first.write("config.toml", "[daemon]\nname = 'first'\n");
     let mut d = Daemon::with(|plan| plan.home(&first));

@@ -349,9 +349,7 @@ fn compare_options(
 
 #[test]
 fn every_setting_is_in_the_reference_with_its_default() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     let shown = svc(&home, &["config", "show", "--json"]).json();
     let page = Page::named("docs/reference/configuration.md");
@@ -398,9 +396,7 @@ fn every_setting_is_in_the_reference_with_its_default() {
 
 #[test]
 fn every_view_is_in_the_reference_with_its_columns() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     if Command::new("sqlite3").arg("--version").output().is_err() {
         println!(
             "skipped: the views were not compared with the reference (sqlite3 is not installed)"

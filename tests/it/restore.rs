@@ -22,9 +22,7 @@ fn backed_up() -> (Daemon, PathBuf) {
 
 #[test]
 fn changed_schema_is_refused_by_name() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let (mut d, copy) = backed_up();
     let before = fs::read(d.home.path("svc.db")).expect("reads");
     let writable = "pragma writable_schema = on;";
@@ -88,9 +86,7 @@ fn changed_schema_is_refused_by_name() {
 
 #[test]
 fn copy_of_a_live_file_with_statistics_is_accepted() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let (mut d, _) = backed_up();
     let copy = d.home.user().join("live.db");
     fs::copy(d.home.path("svc.db"), &copy).expect("copies");
@@ -107,9 +103,7 @@ fn copy_of_a_live_file_with_statistics_is_accepted() {
 
 #[test]
 fn restored_session_tokens_and_leases_are_void() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     let minted = d.post("/v1/tokens", &json!({ "session": "s" })).ok(201);
     let session = d.with_token(&text(&minted, "token"));
@@ -144,9 +138,7 @@ fn restored_session_tokens_and_leases_are_void() {
 
 #[test]
 fn older_backup_is_compared_with_its_own_version() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     // The copy of the database that a start keeps before it migrates.
     let (mut d, _) = backed_up();
     for version in crate::upgrade::earlier_versions() {
@@ -169,9 +161,7 @@ fn older_backup_is_compared_with_its_own_version() {
 
 #[test]
 fn doctor_reports_foreign_objects_in_the_database() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let (d, _) = backed_up();
     let schema = || {
         let report: serde_json::Value =
@@ -191,9 +181,7 @@ fn doctor_reports_foreign_objects_in_the_database() {
 
 #[test]
 fn orphaned_wal_is_not_replayed_into_a_restored_database() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = Daemon::start();
     new_task(&d);
     let copy = d.home.user().join("copy.db");

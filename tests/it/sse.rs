@@ -114,8 +114,7 @@ fn resume_from_any_id_gets_exactly_the_later_events() {
         }
         // The same after a crash: the ids go on.
         if round == 0 {
-            d.kill9();
-            d.restart();
+            d.kill_and_restart();
         }
     }
 }
@@ -594,8 +593,7 @@ fn feed_of_many_streams_has_positions_as_ids_and_resumes() {
 fn daemon_logs_its_start_and_stop() {
     let mut d = Daemon::start();
     d.restart();
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let mut kinds = each(&page(&d.get("/v1/events?stream=daemon"), "events"), "kind");
     kinds.retain(|kind| ["daemon.started", "daemon.stopped"].contains(&kind.as_str()));
     let wanted = ["daemon.started", "daemon.stopped", "daemon.started", "daemon.started"];

@@ -51,8 +51,7 @@ fn new_task_is_pending_and_has_every_given_member() {
     assert!(made.get("closed_at").is_none_or(Value::is_null), "{made}");
     let id = text(&made, "task_id");
     assert_eq!(task(&d, &id), made);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(task(&d, &id), made);
     assert_eq!(d.post("/v1/tasks", &json!({})).ok(201)["status"], "pending", "nothing is needed");
 }
@@ -72,8 +71,7 @@ fn a_repeated_idempotency_key_is_the_same_task() {
         assert!(matches!(reply.status(), 200 | 201), "{reply:?}");
         assert_eq!(reply.json()["task_id"], json!(id));
     }
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(d.post("/v1/tasks", &body).ok(200)["task_id"], json!(id));
     append(&d, &id, &done());
     assert_eq!(d.post("/v1/tasks", &body).ok(200)["status"], "done", "it answers as it is now");
@@ -101,8 +99,7 @@ fn repeated_append_returns_the_first_ids() {
     append(&d, &id, &frame("between"));
     assert_eq!(append(&d, &id, &batch), (2, 4), "the whole batch");
     assert_eq!(append(&d, &id, &named("b")), (3, 3), "one of it");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     assert_eq!(append(&d, &id, &batch), (2, 4), "after a crash");
     let (first, last) = append(&d, &id, &json!([named("c"), named("d")]));
     assert_eq!((first, last), (4, 6), "a part of it with something new");
@@ -133,8 +130,7 @@ fn append_after_terminal_event_conflicts_but_its_repeat_succeeds() {
         problem(&d.post(&path, &mixed), 409, "conflict");
         assert_eq!(append(&d, &id, &end), (3, 3), "whose answer got lost may ask again");
         assert_eq!(append(&d, &id, &with_id("line", frame("line"))), (2, 2));
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
     }
     let task = task(&d, &id);
     assert_eq!(task["status"], "done");

@@ -327,8 +327,7 @@ mod called {
             (ann.clone(), bob_id.clone())
         );
         assert_eq!(detail(&d, &sent)["text"], "ready?");
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
         let inbox = call(&bob, "peer_inbox", &json!({}));
         assert_eq!(inbox["messages"][0]["id"], sent["id"]);
         call(&bob, "peer_ack", &json!({ "ids": [sent["id"]] }));

@@ -56,19 +56,17 @@ fn is_installed(tool: &str) -> bool {
 }
 
 #[expect(clippy::print_stdout, reason = "who skips a test says so")]
-fn tools_are_missing() -> bool {
+fn has_tools() -> bool {
     let missing: Vec<_> = TOOLS.into_iter().filter(|tool| !is_installed(tool)).collect();
     if !missing.is_empty() {
         println!("skipped: the commands of the pages were not run ({missing:?} not installed)");
     }
-    !missing.is_empty()
+    missing.is_empty()
 }
 
 #[test]
 fn tour_commands_work_as_printed() {
-    if tools_are_missing() {
-        return;
-    }
+    only_if!(has_tools());
     let (home, finished) = run(&Page::named("docs/guide/tour.md"));
     let printed = finished.ok();
     for expected in [
@@ -93,9 +91,7 @@ fn tour_commands_work_as_printed() {
 
 #[test]
 fn readme_example_survives_the_kill() {
-    if tools_are_missing() {
-        return;
-    }
+    only_if!(has_tools());
     let (home, finished) = run(&Page::named("README.md"));
     let printed = finished.ok();
     let (before, after) = printed.rsplit_once("started: ").expect("it starts twice");
@@ -109,9 +105,7 @@ fn readme_example_survives_the_kill() {
 
 #[test]
 fn every_command_of_every_other_page_works_as_printed() {
-    if tools_are_missing() {
-        return;
-    }
+    only_if!(has_tools());
     let known = ["docs/guide/tour.md", "README.md"];
     let pages: Vec<Page> =
         pages().into_iter().filter(|page| !known.contains(&page.name.as_str())).collect();

@@ -341,8 +341,7 @@ fn host_accepts_answers_only_from_the_daemon() {
     }
     assert_eq!(asked(&d)["request_id"], json!(request), "it is still open");
     // A later daemon has the key.
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     svc(&d.home, &["agent", "answer", &key, &request, "deny"]).ok();
     let answers = || {
         let mut log = events(&d, &format!("agent/{id}"));

@@ -133,9 +133,7 @@ fn daemon_assigned_ids_cannot_be_claimed() {
 
 #[test]
 fn claimed_agent_name_does_not_block_the_agent() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let mut d = with_agents();
     let mut x = FakeClient::start(&d.home, "agent-x", "q", "");
     x.ok("start_session", &json!({ "session_id": "s-x" }));

@@ -125,9 +125,7 @@ fn cookie_is_invalid_for_other_users_by_any_address_or_header() {
         }
     });
     let secret = cookie_secret(&d);
-    if !has_another_user() {
-        return;
-    }
+    only_if!(has_another_user());
     let loopback = d.url();
     let mut ways: Vec<Vec<String>> = vec![
         vec![format!("{loopback}/v1/tokens")],
@@ -191,9 +189,7 @@ fn sign_in_by_another_user_is_refused_and_consumes_nothing() {
 
 #[test]
 fn configured_proxy_forwards_cookies_and_codes_but_no_tickets() {
-    if !has_another_user() {
-        return;
-    }
+    only_if!(has_another_user());
     let user = OTHER_USER.to_string();
     let d = Daemon::with(|plan| plan.flag("--proxy-user").flag(&user));
     let (code, ticket) = (code(&d), ticket(&d));
@@ -229,9 +225,7 @@ fn proxy_user_must_exist() {
 
 #[test]
 fn no_auth_makes_only_this_users_programs_operator() {
-    if !has_another_user() {
-        return;
-    }
+    only_if!(has_another_user());
     let user = OTHER_USER.to_string();
     // A proxy forwards requests of others, so it is not the operator either.
     for flags in [&[][..], &["--proxy-user", &user]] {

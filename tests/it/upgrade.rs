@@ -71,9 +71,7 @@ fn backups(home: &Home) -> Vec<PathBuf> {
 
 #[test]
 fn every_earlier_database_is_backed_up_and_migrated() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     for version in earlier_versions() {
         let Some(next) = next_migration(version) else { continue };
         let home = Home::new();
@@ -150,9 +148,7 @@ fn doctor_fails_on_a_database_of_a_later_version() {
 
 #[test]
 fn migrate_command_keeps_every_row() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     for version in earlier_versions() {
         let home = Home::new();
         older_database(&home, version);
@@ -200,9 +196,7 @@ fn migrate_command_keeps_every_row() {
 
 #[test]
 fn database_before_the_baseline_is_refused_with_both_versions() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     older_database(&home, 36);
     let file = Connection::open(home.path("svc.db")).expect("the database");
@@ -221,9 +215,7 @@ fn database_before_the_baseline_is_refused_with_both_versions() {
 /// A copy of the same version may have other data, as after a restore.
 #[test]
 fn existing_backup_counts_only_for_the_same_data() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let version = last_but_one();
     let known = |home: &Home| home.path(&format!("svc.db.bak-{version}"));
     let (home, other) = (Home::new(), Home::new());
@@ -252,9 +244,7 @@ fn existing_backup_counts_only_for_the_same_data() {
 
 #[test]
 fn no_migrate_starts_only_without_pending_migrations() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let home = Home::new();
     older_database(&home, last_but_one());
     let refused = svc(&home, &["serve", "--no-migrate", "--listen", "127.0.0.1:0"]);
@@ -267,9 +257,7 @@ fn no_migrate_starts_only_without_pending_migrations() {
 
 #[test]
 fn new_database_is_not_backed_up() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let d = Daemon::start();
     assert!(backups(&d.home).is_empty());
 }
@@ -277,9 +265,7 @@ fn new_database_is_not_backed_up() {
 /// The system's SQLite may be older than the daemon's: for it `json_valid(null)` is 0.
 #[test]
 fn older_system_sqlite_accepts_the_schema() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let d = Daemon::start();
     new_task(&d);
     peer(&d, "without metadata");

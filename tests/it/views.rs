@@ -113,9 +113,7 @@ fn view_columns_need_no_quotes_and_statuses_name_their_owner() {
     let told: Value = serde_json::from_str(told).expect("JSON");
     let told = ["display_name", "previous", "status"].map(|member| told[member].clone());
     assert_eq!(json!(told), json!([name, "online", "busy"]));
-    if d.home.store().is_some() {
-        return;
-    }
+    only_if!(d.home.store().is_none());
     // Every column of a view but the old `from` needs no quotes.
     let file = Connection::open(d.home.path("svc.db")).expect("opens");
     let views = d.home.rows("select name from sqlite_schema where type = 'view'");

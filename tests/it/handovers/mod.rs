@@ -216,8 +216,7 @@ fn a_prompt_of_opencode_is_answered_here_after_the_daemon_was_killed() {
         request["options"][0].is_object().then_some(request)
     };
     let first = until(SOON, || offered(&d));
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let again = until(SOON, || offered(&d));
     assert_eq!(
         (&again["request_id"], &again["options"]),
@@ -239,8 +238,7 @@ fn a_text_that_opencode_has_is_given_once_although_the_daemon_is_killed() {
     client.run("slow");
     let slow = tell(&d, &inbox, "SLOWLY");
     eventually(SOON, || offered(&d, &slow).0 == "plugin");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     client.run("free");
     eventually(SOON, || state(&d, &slow) == "injected");
     assert_eq!(client.count("SLOWLY"), 1);
@@ -249,8 +247,7 @@ fn a_text_that_opencode_has_is_given_once_although_the_daemon_is_killed() {
     client.running.signal(Signal::STOP);
     let unread = tell(&d, &inbox, "UNREAD");
     eventually(SOON, || offered(&d, &unread).0 == "plugin");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     client.running.signal(Signal::CONT);
     eventually(SOON, || state(&d, &unread) == "injected");
     assert_eq!(client.count("UNREAD"), 1);
@@ -382,8 +379,7 @@ fn an_idle_session_of_claude_code_is_woken_by_its_inbox() {
     rests(&d, &inbox);
     let killed = tell(&d, &inbox, "KILLED");
     eventually(SOON, || client.count("KILLED") == 1);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     is_read(&d, &killed, "inbox");
     assert_eq!(client.count("KILLED"), 1);
 }
@@ -450,8 +446,7 @@ fn a_text_that_did_not_reach_the_inbox_goes_by_the_hook() {
     let message = tell(&d, &inbox, "STUCK");
     eventually(SOON, || offered(&d, &message).0 == "inbox");
     // Between the commit and the hand-over.
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let woken = woken_by_hook(&mut client);
     assert!(woken.contains("STUCK"), "{woken}");
     assert_eq!(offered(&d, &message), (json!("hook"), Value::Null));

@@ -49,8 +49,7 @@ fn every_accepted_call_has_one_response_after_any_number_of_crashes() {
         drop(tasks);
         for _ in 0..rounds {
             thread::sleep(Duration::from_millis(50 + chance.below(700)));
-            d.kill9();
-            d.restart();
+            d.kill_and_restart();
         }
         stopping.store(true, Ordering::SeqCst);
         let calls: Vec<_> =

@@ -162,8 +162,7 @@ fn slow_tool_through_tool_call_survives_a_crash() {
     let wait = json!({ "name": "TaskWait", "arguments": wait_for(&task) });
     let (id, mut call) = client.begin("ToolCall", &wait);
     let primed = call.next();
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     finish(&d, &task);
     is_wait_answer(&client.listen(Some(primed.event_id())).answer().json, id);
 }

@@ -182,8 +182,7 @@ fn missed_messages_arrive_after_reconnect() {
     client.send(&request(3, "ping", &json!({})));
     finish(&d, &one);
     eventually(SOON, || call_states(&d) == ["completed", "working"]);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     finish(&d, &two);
     client.back();
     let mut answers = Vec::new();

@@ -192,8 +192,7 @@ fn task_continues_after_a_crash_and_a_shutdown() {
     // Another one, cancelled after the crash.
     let last = new_task(&d);
     let made = begin(&mine, &last);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     result(&about(&mine, "tasks/cancel", &made["taskId"]));
     assert_eq!(ended(&mine, &made["taskId"])["status"], "cancelled");
 }

@@ -32,8 +32,7 @@ fn session_survives_a_crash() {
     let closed = Client::open(&d, "2025-11-25");
     assert_eq!(closed.delete().status(), 204);
     for _ in 0..2 {
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
         for client in &clients {
             client.ask("ping", &json!({}));
             given(&client.call("peer_list", &json!({})));
@@ -69,8 +68,7 @@ fn call_under_way_gets_its_response_after_a_crash() {
         is_wait_answer(&resumed.answer().json, id);
         // Another crash, with the end of the task in the log before a client asks.
         finish(&d, &after);
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
         let mut resumed = client.listen(Some(second.event_id()));
         let answers = resumed.rest();
         let answers: Vec<_> = answers.iter().filter(|message| message.is_answer()).collect();
@@ -91,8 +89,7 @@ fn call_deadline_counts_from_its_first_start() {
     let primed = call.next();
     for _ in 0..2 {
         eventually(SOON, || started.elapsed() > Duration::from_millis(800));
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
     }
     let answer = client.listen(Some(primed.event_id())).answer().json;
     let took = started.elapsed();
@@ -205,8 +202,7 @@ fn subscriptions_survive_a_restart() {
     client.ask("resources/subscribe", &json!({ "uri": uri }));
     let mut stream = client.listen(None);
     let primed = stream.next();
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     append(&d, &task, &frame("while nobody listens"));
     let mut stream = client.listen(Some(primed.event_id()));
     let told = stream.news("notifications/resources/updated");
@@ -251,8 +247,7 @@ fn log_level_and_client_capabilities_survive_a_restart() {
         let asked = client.post(&request(1, "logging/setLevel", &bad));
         super::refused(&asked.send(), 200, -32602);
     }
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let row = d.home.rows("select log_level, capabilities from mcp_session");
     assert_eq!(row, [["error", r#"{"elicitation":{}}"#]]);
     client.ask("ping", &json!({}));
@@ -326,8 +321,7 @@ fn restart_is_invisible_to_a_stateless_client() {
     for _ in 0..2 {
         result(&modern(&d, "server/discover", &json!({})));
         given(&result(&modern(&d, "tools/call", &tool("peer_list", &json!({})))));
-        d.kill9();
-        d.restart();
+        d.kill_and_restart();
     }
 }
 

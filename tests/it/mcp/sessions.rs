@@ -258,8 +258,7 @@ fn connection_acts_for_the_session_that_it_begins() {
             .clone()
     };
     assert_eq!((count(&client), count(&client), count(&other)), (json!(1), json!(2), json!(1)));
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     let client = client.of(&d);
     assert_eq!(count(&client), json!(3));
     assert_eq!(d.get("/v1/sessions/mine").ok(200)["tool_calls"], 3);

@@ -55,9 +55,7 @@ impl Round<'_> {
 
 #[test]
 fn power_cut_loses_nothing_acknowledged() {
-    if !is_in_file() {
-        return;
-    }
+    only_if!(is_in_file());
     let cuts = number("SVC_POWER_CUTS").unwrap_or(CUTS);
     let seed = number("SVC_POWER_SEED")
         .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));

@@ -179,8 +179,7 @@ fn stateless_client_is_asked_during_a_call() {
     assert!(ended["message"].as_str().is_some_and(|it| it.contains("300 ms")), "{ended}");
     // After a restart the daemon does not know the call, and does not repeat it.
     let asked = ask(&interview);
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     in_state(&d, "toy", "connected");
     let answered = with_answer(&interview, &asked);
     let lost = failed(&modern(&d.session("s-1"), "tools/call", "toy__interview", answered));

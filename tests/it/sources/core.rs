@@ -308,8 +308,7 @@ fn commands_end_with_their_deadline_caller_and_daemon() {
     // A killed daemon leaves none either.
     bash(json!({ "command": format!("{} wait", sleep("killed")), "background": true }));
     until(SOON, || (running(&format!("{word}-killed")) >= 2).then_some(()));
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     until(SOON, || (running(&format!("{word}-killed")) == 0).then_some(()));
 }
 

@@ -99,8 +99,7 @@ fn kills_of_daemon_and_servers_leave_no_process() {
             }
         }
         if victims & 8 != 0 {
-            d.kill9();
-            d.restart();
+            d.kill_and_restart();
         }
         for (bit, (name, before)) in names.iter().zip(&servers).enumerate() {
             if victims & (8 | 1 << bit) != 0 {
@@ -116,8 +115,7 @@ fn kills_of_daemon_and_servers_leave_no_process() {
         until(SOON, || zombies_of(daemon).is_empty().then_some(()));
         until(SOON, || (boxed.running().len() == 1).then_some(()));
     }
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     // No earlier process is left.
     until(SOON, || {
         let all = marked(&home);
@@ -320,8 +318,7 @@ fn containers_are_stopped_by_id_after_any_kill() {
     kill(&first["pid"]);
     until(SOON, || (counts() == (2, 1)).then_some(()));
     in_state(&d, "boxed", "connected");
-    d.kill9();
-    d.restart();
+    d.kill_and_restart();
     until(SOON, || (counts() == (3, 2)).then_some(()));
     in_state(&d, "boxed", "connected");
     d.stop();
