@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, eventually, svc};
+use crate::agents::with_config;
+use crate::daemon::{Daemon, eventually, svc};
 use crate::expect::{append, each, frame, instant, new_task, page, peer, problem, text};
 use crate::wire::{Caller, Conn, exchange, tool_call};
 
@@ -249,12 +250,7 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
 /// A scope that nothing requires is a mistake; entries of servers may require scopes of their own.
 #[test]
 fn token_gets_only_scopes_that_something_requires() {
-    let home = Home::new();
-    home.write(
-        "config.toml",
-        "[sources.board]\ncommand = \"no-such-program\"\nscope = \"deploy\"\n",
-    );
-    let d = Daemon::with(|plan| plan.home(&home));
+    let d = with_config("[sources.board]\ncommand = \"no-such-program\"\nscope = \"deploy\"\n");
     let mint =
         |scopes: &[&str]| d.post("/v1/tokens", &json!({ "session": "s-1", "scopes": scopes }));
     for scopes in [&["agents", "approve"][..], &["exec", "read", "read_all"], &["deploy"], &[]] {
@@ -265,7 +261,7 @@ fn token_gets_only_scopes_that_something_requires() {
         assert_eq!(refusal["field"], "scopes", "{refusal}");
         assert!(refusal.to_string().contains("deploy"), "{refusal}");
     }
-    let ran = svc(&home, &["mcp-config", "--session", "s-2", "--scope", "agnets"]);
+    let ran = svc(&d.home, &["mcp-config", "--session", "s-2", "--scope", "agnets"]);
     assert_ne!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("agnets") && ran.stderr.contains("agents"), "{ran:?}");
 }

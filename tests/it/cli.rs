@@ -9,7 +9,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Ran, Running, eventually, free_port, svc, svc_with_input};
-use crate::expect::{all_pages, append, done, each, frame, new_task, page, peer, problem, text};
+use crate::expect::{
+    all_pages, append, done, each, frame, new_task, page, peer, problem, text, with_task,
+};
 use crate::pages::commands;
 use crate::stored::is_in_file;
 use crate::wire::Caller;
@@ -397,8 +399,7 @@ fn signal_to_the_runner_ends_the_command_and_the_task() {
 
 #[test]
 fn task_watch_continues_across_a_restart() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     append(&d, &task, &json!([frame("one"), frame("two")]));
     let watch = Running::spawn(d.home.command(&["task", "watch", &task]));
     let mut seen = Vec::new();
@@ -427,8 +428,7 @@ fn task_watch_continues_across_a_restart() {
 
 #[test]
 fn events_tail_continues_across_a_restart() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     let stream = format!("task/{task}");
     let args = ["events", "tail", "--json", "--stream", &stream, "--after", "1"];
     let tail = Running::spawn(d.home.command(&args));

@@ -2,15 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::expect::new_task;
+use crate::expect::with_task;
 use crate::wire::{Conn, Reply, exchange};
 
 /// A request that arrives in one piece bypasses the HTTP library; the responses must be equal.
 #[test]
 fn request_in_pieces_gets_the_same_response() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let path = format!("/v1/tasks/{task}/events");
     let frame = json!({ "kind": "frame", "data": { "line": "a" }, "id": "1" });
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
@@ -73,8 +71,7 @@ fn fixed(reply: &Reply) -> (u16, Vec<(String, String)>, String) {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let path = format!("/v1/tasks/{task}/events");
     let frame = json!({ "kind": "frame", "data": { "line": "a" } });
     let append = d.request("POST", &path).without("Connection").json(&frame).bytes();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::agents::with_config;
 use crate::daemon::{Daemon, Home, eventually, hook_payload, svc, until};
 use crate::expect::text;
 use crate::wire::{Caller, tool_call};
@@ -373,9 +374,7 @@ fn each_refusal_has_its_reason() {
 
 #[test]
 fn sends_of_a_pair_are_bounded_per_minute() {
-    let home = Home::new();
-    home.write("config.toml", &config(""));
-    let mut d = Daemon::with(|plan| plan.home(&home));
+    let mut d = with_config(&config(""));
     let agent = start(&d, "main");
     let asker = d.mint("s-1", &agent["project"], &[]);
     for number in 0..20 {
@@ -392,9 +391,7 @@ fn sends_of_a_pair_are_bounded_per_minute() {
 /// An answer by a call counts as a send; the last text of a turn does not.
 #[test]
 fn explicit_answers_count_as_sends() {
-    let home = Home::new();
-    home.write("config.toml", &config(""));
-    let mut d = Daemon::with(|plan| plan.home(&home));
+    let mut d = with_config(&config(""));
     let project = json!("/nowhere/p");
     let (asker, other) = (d.mint("s-asker", &project, &[]), d.mint("s-other", &project, &[]));
     for (caller, session) in [(&asker, "s-asker"), (&other, "s-other")] {

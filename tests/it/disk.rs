@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::agents::with_config;
 use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{all_pages, append, done, frame, new_task, page, problem, subscribe};
 use crate::stored::is_in_file;
@@ -42,9 +43,7 @@ fn lines(d: &Daemon, task: &str) -> usize {
 
 /// A daemon with little room, and a task.
 fn small() -> (Daemon, String) {
-    let home = Home::new();
-    home.write("config.toml", SMALL);
-    let d = Daemon::with(|plan| plan.home(&home));
+    let d = with_config(SMALL);
     let task = new_task(&d);
     (d, task)
 }

@@ -5,15 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::daemon::Daemon;
-use crate::expect::{new_task, page, problem};
+use crate::expect::{page, problem, with_task};
 use crate::wire::{Conn, exchange};
 
 const MIB: usize = 1024 * 1024;
 
 #[test]
 fn body_over_one_mebibyte_is_refused_and_nothing_stored() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let path = format!("/v1/tasks/{task}/events");
     let event = |size: usize| {
         let frame = "{\"kind\":\"frame\",\"data\":{\"kind\":\"stdout\",\"line\":\"\"}}";

@@ -10,6 +10,14 @@ pub(crate) use crate::shapes::{
 };
 use crate::wire::{Caller, Event};
 
+/// A daemon with a task.
+#[track_caller]
+pub(crate) fn with_task() -> (Daemon, String) {
+    let d = Daemon::start();
+    let task = new_task(&d);
+    (d, task)
+}
+
 /// Events with ids from `first` on, without a gap.
 #[track_caller]
 pub(crate) fn dense(events: &[Event], first: u64) {

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, Running, eventually, quickly, svc, until};
-use crate::expect::{append, frame, instant, new_task, problem, subscribe};
+use crate::expect::{append, frame, instant, new_task, problem, subscribe, with_task};
 use crate::stored::is_in_file;
 use crate::wire::{Conn, Request, exchange};
 
@@ -101,8 +101,7 @@ fn each_start_has_a_new_boot_id_and_the_same_token() {
 
 #[test]
 fn daemon_starts_after_a_killed_one() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     d.kill9();
     assert!(d.home.path("daemon.json").exists(), "nobody could remove it");
     d.restart();
@@ -113,8 +112,7 @@ fn daemon_starts_after_a_killed_one() {
 #[test]
 fn sigterm_ends_streams_cleanly_and_exits_zero() {
     quickly(Duration::from_secs(5), || {
-        let mut d = Daemon::start();
-        let task = new_task(&d);
+        let (mut d, task) = with_task();
         let mut streams = vec![
             d.follow(&subscribe(&task)),
             d.follow(&subscribe(&task)),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::agents::with_config;
 use crate::daemon::{
     Daemon, Home, Ran, Running, eventually, hook_payload, svc, svc_with_input, until,
 };
@@ -464,9 +465,7 @@ fn prompt_starts_the_daemon_and_waits_for_it() {
 
 #[test]
 fn hook_settings_are_respected() {
-    let home = Home::new();
-    home.write("config.toml", "[hooks]\ncheck_in = 3\nsub_agents = true\n");
-    let d = Daemon::with(|plan| plan.home(&home));
+    let d = with_config("[hooks]\ncheck_in = 3\nsub_agents = true\n");
     let record = json!({
         "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
         "action": "a", "prediction": "p",

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, svc};
-use crate::expect::{append, done, frame, instant, new_task, peer, subscribe};
+use crate::expect::{append, done, frame, instant, new_task, peer, subscribe, with_task};
 use crate::stored::is_in_file;
 
 fn open(path: &Path) -> Connection {
@@ -60,8 +60,7 @@ fn migrating_beside_a_running_daemon_is_refused() {
 fn newer_database_is_refused_with_both_versions() {
     const NEWER: &str = "20991231235959";
     only_if!(is_in_file());
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     d.stop();
     let file = Connection::open(d.home.path("svc.db")).unwrap();
     let ours: i64 = one(&file, "select max(version) from _sqlx_migrations");
@@ -146,8 +145,7 @@ fn views_have_names_and_iso_times() {
 #[test]
 fn backup_under_load_can_be_restored() {
     only_if!(is_in_file());
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     append(&d, &task, &json!([frame("kept 1"), frame("kept 2")]));
     let copy = d.home.user().join("copy.db");
     let path = copy.to_str().unwrap();
@@ -181,8 +179,7 @@ fn backup_under_load_can_be_restored() {
 #[test]
 fn invalid_backup_is_not_restored() {
     only_if!(is_in_file());
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     d.stop();
     let letter = d.home.user().join("letter.db");
     fs::write(&letter, "this is a letter and not a database\n".repeat(200)).unwrap();

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, Running, svc};
-use crate::expect::{all_pages, append, frame, new_task};
+use crate::expect::{all_pages, append, frame, with_task};
 use crate::stored::{has_server, is_in_file, psql};
 
 const WITHIN: Duration = Duration::from_mins(2);
@@ -31,8 +31,7 @@ fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
 fn a_history_moves_to_a_server_and_back() {
     only_if!(is_in_file() && has_server());
     let url = database();
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     append(&d, &task, &json!([frame("first\t\\N\n"), frame("second é 🦀")]));
     let before = events(&d, &task);
     let beside = svc(&d.home, &["migrate", "--to", &url]);
@@ -118,8 +117,7 @@ fn a_refused_move_names_its_flag_and_leaves_nothing() {
 }
 
 fn long_history() -> (Home, String) {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     d.stop();
     let home = d.home.clone();
     let file = Connection::open(home.path("svc.db")).expect("a database");

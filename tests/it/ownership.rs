@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home};
+use crate::agents::with_config;
+use crate::daemon::Daemon;
 use crate::expect::{all_pages, done, each, page, peer, problem, put_records, register, text};
 use crate::wire::{Caller, Reply, tool_call};
 
@@ -29,12 +30,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let home = Home::new();
-        home.write(
-            "config.toml",
-            "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\nallow_cwd = ['/']\n",
-        );
-        let d = Daemon::with(|plan| plan.home(&home));
+        let d =
+            with_config("[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\nallow_cwd = ['/']\n");
         let callers = [
             d.with_token(d.token.as_deref().expect("a token")),
             d.mint("maker", "/p", &[]),

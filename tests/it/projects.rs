@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::agents::with_config;
 use crate::daemon::{Daemon, Home, svc};
 use crate::expect::{problem, text};
 use crate::identity::FakeClient;
@@ -380,12 +381,10 @@ fn repositories_of_git_itself_are_read_like_its_own_commands_read_them() {
 
 #[test]
 fn folders_and_servers_stay_those_of_the_checkout() {
-    let home = Home::new();
-    home.write("config.toml", "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\n");
-    let d = Daemon::with(|plan| plan.home(&home));
-    let main = repository(&home, "shop", "h.example:ann/shop");
-    let second = repository(&home, "second", "h.example:ann/shop");
-    let elsewhere = repository(&home, "elsewhere", "h.example:eve/toy");
+    let d = with_config("[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\n");
+    let main = repository(&d.home, "shop", "h.example:ann/shop");
+    let second = repository(&d.home, "second", "h.example:ann/shop");
+    let elsewhere = repository(&d.home, "elsewhere", "h.example:eve/toy");
     assert_eq!(project_of(&d, &main), "h.example/ann/shop");
     let input = json!({ "session": "ann", "project": shown(&second), "scopes": ["agents"] });
     let minted = d.post("/v1/tokens", &input).ok(201);
@@ -397,7 +396,8 @@ fn folders_and_servers_stay_those_of_the_checkout() {
     let there = json!({ "instance": "cat", "name": "two", "cwd": shown(&elsewhere) });
     problem(&ann.post("/v1/hosts", &there), 403, "forbidden");
     for named in ["h.example/ann/shop", "shop", shown(&main), shown(&second)] {
-        let page = svc(&home, &["agent", "list", "--hosted", "--project", named, "--json"]).json();
+        let page =
+            svc(&d.home, &["agent", "list", "--hosted", "--project", named, "--json"]).json();
         assert_eq!(page["count"], json!(1), "{named}: {page}");
     }
     let id = text(&agent, "id");

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::agents::with_config;
 use crate::daemon::{Daemon, Home, svc, until};
 use crate::pages::{Described, Page, commands, root};
 use crate::stored::is_in_file;
@@ -230,9 +231,7 @@ fn every_error_code_is_in_the_reference() {
 
 #[test]
 fn every_tool_is_in_the_reference_with_its_arguments() {
-    let home = Home::new();
-    home.write("config.toml", "[sources.core]\nenabled = true\n");
-    let d = Daemon::with(|plan| plan.home(&home));
+    let d = with_config("[sources.core]\nenabled = true\n");
     let listed = until(Duration::from_secs(20), || {
         let listed = d.get("/v1/tools?limit=500").ok(200);
         let has_core = || listed["tools"].as_array()?.iter().find(|tool| tool["name"] == "Bash");

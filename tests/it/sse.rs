@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, quickly};
 use crate::expect::{
     all_pages, append, dense, done, each, frame, instant, new_task, page, peer, problem, subscribe,
-    text,
+    text, with_task,
 };
 use crate::wire::{Block, Caller, Conn, Event, Sse};
 
@@ -33,8 +33,7 @@ fn lines(events: &[Event]) -> Vec<&str> {
 
 #[test]
 fn stream_sends_its_head_at_once_and_retry_first() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     // At its head nothing is left to send, but the response's head must come.
     for target in
         [format!("{}&last_event_id=1", subscribe(&task)), "/v1/events?after=latest".into()]
@@ -121,8 +120,7 @@ fn resume_from_any_id_gets_exactly_the_later_events() {
 
 #[test]
 fn resume_at_the_head_of_an_open_task_waits() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     append(&d, &task, &frame("one"));
     let mut stream = d.follow_after(&subscribe(&task), Some("2"));
     append(&d, &task, &json!([frame("two"), done()]));
@@ -293,8 +291,7 @@ fn ended_task_replays_and_closes_after_a_restart() {
 
 #[test]
 fn event_data_is_always_one_line() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let hostile = [
         "a\nb\r\nc\rd",
         "\n\nid: 99\nevent: terminal\ndata: {}\n\n",
@@ -318,8 +315,7 @@ fn stalled_subscriber_does_not_delay_shutdown() {
     let batch: Vec<_> = (0..60).map(|_| frame(&line)).collect();
     // Other requests get ten seconds.
     quickly(Duration::from_secs(8), || {
-        let mut d = Daemon::start();
-        let task = new_task(&d);
+        let (mut d, task) = with_task();
         // More than the sockets' buffers at both ends hold.
         for _ in 0..40 {
             append(&d, &task, &json!(batch));
@@ -333,8 +329,7 @@ fn stalled_subscriber_does_not_delay_shutdown() {
 
 #[test]
 fn two_hundred_subscribers_get_every_event() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let mut streams: Vec<Sse> = (0..200).map(|_| d.follow(&subscribe(&task))).collect();
     thread::scope(|scope| {
         for producer in 0..4 {
@@ -357,8 +352,7 @@ fn two_hundred_subscribers_get_every_event() {
 
 #[test]
 fn subscribing_in_the_middle_of_a_burst_misses_nothing() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     thread::scope(|scope| {
         let readers: Vec<_> = (0..16)
             .map(|n: u64| {
@@ -431,8 +425,7 @@ fn stalled_subscriber_delays_no_other_and_loses_nothing() {
 #[test]
 fn vanished_subscribers_are_removed() {
     quickly(Duration::from_secs(8), || {
-        let mut d = Daemon::start();
-        let task = new_task(&d);
+        let (mut d, task) = with_task();
         for _ in 0..50 {
             let stream = d.follow(&subscribe(&task));
             stream.knife().cut();
@@ -511,8 +504,7 @@ fn events_of_several_streams_are_ordered_by_position() {
 
 #[test]
 fn feed_of_one_stream_has_its_seq_as_id() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     append(&d, &task, &json!([frame("a"), frame("b")]));
     let target = format!("/v1/events?stream=task/{task}");
     let items = page(&d.get(&target), "events");
@@ -602,8 +594,7 @@ fn daemon_logs_its_start_and_stop() {
 
 #[test]
 fn feed_continues_across_a_crash_without_a_gap() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     let target = format!("/v1/events?stream=task/{task}");
     let mut seen: Vec<Value> = Vec::new();
     for round in 0..3 {

@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, svc, svc_with_input};
-use crate::expect::{all_pages, done, each, invalid, new_task, page, problem, text};
+use crate::expect::{all_pages, done, each, invalid, new_task, page, problem, text, with_task};
 
 const NAMES: [&str; 15] = [
     "TaskCancel",
@@ -236,8 +236,7 @@ fn tool_call_is_one_request_and_accepts_any_response_form() {
 
 #[test]
 fn producer_cannot_forge_a_reply() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let path = format!("/v1/tasks/{task}/events");
     let forged =
         json!({ "kind": "reply", "data": { "kind": "result", "body": "x", "from": "peer_x" } });
@@ -446,8 +445,7 @@ mod called {
     /// The number of items in a page also depends on their sizes: an agent has to read them.
     #[test]
     fn page_of_large_events_is_short_and_has_a_cursor() {
-        let d = Daemon::start();
-        let task = new_task(&d);
+        let (d, task) = with_task();
         let stream = format!("task/{task}");
         let add = |n: usize, size: usize| {
             let line = format!("{n} {}", "x".repeat(size));
@@ -544,8 +542,7 @@ mod called {
 
     #[test]
     fn waiting_tool_call_has_no_command_timeout_and_can_be_interrupted() {
-        let d = Daemon::start();
-        let task = new_task(&d);
+        let (d, task) = with_task();
         let id = format!("task_id={task}");
         let wait = ["tools", "call", "TaskWait", "--arg", &id, "--json"];
         let (first, second) =

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agent_requests::{CONFIG as REQUESTS, asked, send, start};
-use crate::agents::{agent, ask_host, ended, events, over};
+use crate::agents::{agent, ask_host, ended, events, over, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, svc, svc_with_input, until};
 use crate::expect::{problem, text};
 use crate::hosted::{self, Obedient};
@@ -401,9 +401,7 @@ while read -r prompt; do :; done
 
 #[test]
 fn agent_environment_has_no_secret() {
-    let home = Home::new();
-    home.write("config.toml", SEER);
-    let d = Daemon::with(|plan| plan.home(&home));
+    let d = with_config(SEER);
     let folder = d.home.user().join("work");
     fs::create_dir_all(&folder).expect("a folder");
     let body = json!({ "instance": "seer", "cwd": folder });

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::budget::resident;
 use crate::daemon::{Daemon, eventually};
-use crate::expect::subscribe;
+use crate::expect::{subscribe, with_task};
 use crate::shapes::{append, done, frame, new_task};
 use crate::wire::{Caller, Conn, Sse, exchange};
 
@@ -291,8 +291,7 @@ fn only_allowed_origins_pass_preflight() {
 /// and later bytes are not taken for a request.
 #[test]
 fn ambiguous_request_framing_is_refused_or_has_one_reading() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let token = d.token.clone().expect("a token");
     let event = r#"{"kind":"frame","data":{"line":"a"}}"#;
     let length = event.len();

@@ -9,7 +9,7 @@ use super::{
     tool_error, wait_for,
 };
 use crate::daemon::{Daemon, eventually};
-use crate::expect::{new_task, page, problem};
+use crate::expect::{new_task, page, problem, with_task};
 use crate::wire::Conn;
 
 #[test]
@@ -270,8 +270,7 @@ fn slow_tool_waits_in_the_form_the_client_accepts() {
 
 #[test]
 fn disconnect_cancels_a_bare_call() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let before = subscribers(&d);
     let body = request(1, "tools/call", &tool("TaskWait", &wait_for(&task)));
     let stream = Stream::open(&post(&d, &body).header("Accept", BOTH));
@@ -282,8 +281,7 @@ fn disconnect_cancels_a_bare_call() {
 
 #[test]
 fn shutdown_ends_a_bare_call_with_a_response() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     let body = request("w", "tools/call", &tool("TaskWait", &wait_for(&task)));
     let json = post(&d, &body).header("Accept", "application/json");
     let before = subscribers(&d);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     Client, SOON, finish, initialize, modern, modern_body, modern_post, post, request, tool,
-    wait_for, with_tasks,
+    wait_for, with_client, with_tasks,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{new_task, problem};
@@ -14,8 +14,7 @@ use crate::wire::Request;
 
 #[test]
 fn unauthenticated_requests_get_nothing() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let nobody = d.stranger();
     let wrong = d.with_token(&"0".repeat(64));
     let doors = |caller: &crate::wire::Caller| -> Vec<Request> {
@@ -159,8 +158,7 @@ fn metric_labels_are_not_chosen_by_clients() {
 /// A call that waits is counted when it ends, by its outcome.
 #[test]
 fn waiting_calls_are_counted_at_their_end() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let task = new_task(&d);
     let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
     call.next();

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Client, LEGACY, SOON, Stream, finish, request, result, subscribers, wait_for};
+use super::{
+    Client, LEGACY, SOON, Stream, finish, request, result, subscribers, wait_for, with_client,
+};
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{append, frame, new_task};
 
@@ -90,8 +92,7 @@ fn call_stream_does_not_change_the_resource_list() {
 
 #[test]
 fn subscriber_gets_resource_updates() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let (one, two) = (new_task(&d), new_task(&d));
     let mut stream = client.listen(None);
     // While the stream is open.
@@ -137,8 +138,7 @@ fn subscriber_gets_resource_updates() {
 
 #[test]
 fn changes_while_disconnected_are_reported_on_reconnect() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let tasks: Vec<_> = (0..3).map(|_| new_task(&d)).collect();
     for task in &tasks {
         subscribe(&client, &uri(task));
@@ -168,8 +168,7 @@ fn changes_while_disconnected_are_reported_on_reconnect() {
 
 #[test]
 fn two_subscriptions_of_one_stream_both_get_updates_across_a_cut() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let task = new_task(&d);
     let views = [uri(&task), format!("{}?limit=1", uri(&task))];
     for view in &views {
@@ -193,8 +192,7 @@ fn two_subscriptions_of_one_stream_both_get_updates_across_a_cut() {
 
 #[test]
 fn cursor_of_another_session_is_ignored() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let mut stream = client.listen(None);
     let primed = stream.next();
     let other = Client::open(&d, "2025-11-25");
@@ -208,8 +206,7 @@ fn cursor_of_another_session_is_ignored() {
 
 #[test]
 fn later_listener_replaces_the_earlier() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let before = subscribers(&d);
     let mut streams: Vec<_> = (0..5).map(|_| client.listen(None)).collect();
     let mut last = streams.pop().expect("five");

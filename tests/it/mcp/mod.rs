@@ -305,6 +305,14 @@ impl Message {
     }
 }
 
+/// A daemon with a session of the revision that most clients speak.
+#[track_caller]
+fn with_client() -> (Daemon, Client) {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    (d, client)
+}
+
 /// A stream of messages.
 struct Stream(Sse);
 

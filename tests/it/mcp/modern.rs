@@ -9,7 +9,7 @@ use super::{
     request, result, subscribers, tool, wait_for, with_tasks,
 };
 use crate::daemon::{Daemon, eventually, until};
-use crate::expect::{append, frame, instant, new_task};
+use crate::expect::{append, frame, instant, new_task, with_task};
 use crate::wire::Caller;
 
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
@@ -344,8 +344,7 @@ fn progress_events_have_no_ids() {
 
 #[test]
 fn shutdown_answers_a_stateless_call_that_cannot_resume() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
+    let (mut d, task) = with_task();
     let body = modern_body("m", "tools/call", &tool("TaskWait", &wait_for(&task)), &json!({}));
     let mut stream = Stream::open(&modern_post(&d, &body));
     d.stop();

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::{
     Client, MODERN, call_states, finish, modern, post, refused, request, result, wait_for,
+    with_client,
 };
 use crate::daemon::Daemon;
-use crate::expect::{append, frame, new_task};
+use crate::expect::{append, frame, new_task, with_task};
 
 /// The JSON that a resource holds.
 #[track_caller]
@@ -66,8 +67,7 @@ fn every_public_stream_is_listed_page_by_page() {
 
 #[test]
 fn stream_resource_is_read_in_pages() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let lines: Vec<_> = (0..149).map(|n| frame(&format!("line {n}"))).collect();
     append(&d, &task, &json!(lines));
     let client = Client::open(&d.reader("s-1"), "2025-06-18");
@@ -102,8 +102,7 @@ fn stream_resource_is_read_in_pages() {
 
 #[test]
 fn missing_resource_has_the_error_of_its_era() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let task = new_task(&d);
     let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
@@ -188,8 +187,7 @@ fn argument_completion_lists_names() {
 
 #[test]
 fn prompts_are_listed_and_rendered() {
-    let d = Daemon::start();
-    let task = new_task(&d);
+    let (d, task) = with_task();
     let client = Client::open(&d.reader("s-1"), "2025-06-18");
     let list = client.ask("prompts/list", &json!({}));
     let prompts = list["prompts"].as_array().expect("prompts");

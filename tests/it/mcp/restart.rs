@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Client, LEGACY, SOON, call_states, finish, given, is_wait_answer, modern, request, result,
-    tool, tool_error, wait_for,
+    tool, tool_error, wait_for, with_client,
 };
 use crate::daemon::{Daemon, eventually, quickly};
 use crate::expect::{append, frame, new_task};
@@ -81,8 +81,7 @@ fn call_under_way_gets_its_response_after_a_crash() {
 
 #[test]
 fn call_deadline_counts_from_its_first_start() {
-    let mut d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (mut d, client) = with_client();
     let task = new_task(&d);
     let started = Instant::now();
     let (id, mut call) = client.begin("TaskWait", &json!({ "task_id": task, "timeout_s": 3 }));
@@ -195,8 +194,7 @@ fn call_with_an_unparsable_row_has_an_unknown_outcome() {
 
 #[test]
 fn subscriptions_survive_a_restart() {
-    let mut d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (mut d, client) = with_client();
     let task = new_task(&d);
     let uri = format!("svc://stream/task/{task}");
     client.ask("resources/subscribe", &json!({ "uri": uri }));
@@ -257,14 +255,12 @@ fn log_level_and_client_capabilities_survive_a_restart() {
 fn shutdown_ends_streams_that_resume_after_the_start() {
     // Requests get ten seconds; streams are not waited for.
     quickly(Duration::from_secs(8), || {
-        let mut d = Daemon::start();
-        let client = Client::open(&d, "2025-11-25");
+        let (mut d, client) = with_client();
         let _call = client.begin("TaskWait", &wait_for(&new_task(&d)));
         let _listening = client.listen(None);
         d.stop()
     });
-    let mut d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (mut d, client) = with_client();
     let task = new_task(&d);
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
@@ -285,8 +281,7 @@ fn shutdown_ends_streams_that_resume_after_the_start() {
 
 #[test]
 fn call_of_an_ended_session_is_not_resumed() {
-    let mut d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (mut d, client) = with_client();
     let task = new_task(&d);
     let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
     call.next();

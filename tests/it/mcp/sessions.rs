@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     BOTH, Client, LEGACY, SOON, Stream, call_states, given, initialize, message, post, refused,
-    request, result, subscribers, tool, wait_for,
+    request, result, subscribers, tool, wait_for, with_client,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{new_task, problem};
@@ -95,8 +95,7 @@ fn session_belongs_to_its_opener() {
 
 #[test]
 fn unknown_session_gets_404_and_never_400() {
-    let d = Daemon::start();
-    let mut client = Client::open(&d, "2025-11-25");
+    let (d, mut client) = with_client();
     for id in ["gone", "0", "..", "' or 1=1", "\u{e9}", &"x".repeat(4000)] {
         id.clone_into(&mut client.session);
         for (method, params) in [
@@ -238,8 +237,7 @@ fn stateless_methods_are_unknown_in_a_session() {
 
 #[test]
 fn invalid_list_cursor_is_refused() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     for list in ["tools/list", "prompts/list", "resources/templates/list"] {
         refused(&client.post(&request(1, list, &json!({ "cursor": "x" }))).send(), 200, -32602);
         client.ask(list, &json!({ "cursor": null }));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Client, LEGACY, SOON, Stream, call_states, finish, given, is_wait_answer, message, modern_body,
-    modern_post, post, request, result, subscribers, tool, wait_for,
+    modern_post, post, request, result, subscribers, tool, wait_for, with_client,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::new_task;
@@ -29,8 +29,7 @@ fn parts(id: &str) -> (&str, u64) {
 
 #[test]
 fn slow_call_is_a_stream_from_the_start() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let task = new_task(&d);
     let started = Instant::now();
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
@@ -208,8 +207,7 @@ fn cancelled_call_ends_without_a_response() {
 
 #[test]
 fn disconnect_does_not_cancel_a_call_in_a_session() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     let task = new_task(&d);
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
@@ -250,8 +248,7 @@ fn disconnect_cancels_a_stateless_call() {
 
 #[test]
 fn repeated_request_is_the_same_call() {
-    let d = Daemon::start();
-    let client = Client::open(&d, "2025-11-25");
+    let (d, client) = with_client();
     for round in 0..20 {
         let task = new_task(&d);
         let body = request(round, "tools/call", &tool("TaskWait", &wait_for(&task)));
