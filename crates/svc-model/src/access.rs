@@ -82,6 +82,19 @@ pub enum Caller {
 }
 
 impl Caller {
+    /// A session that speaks with this token, of which neither process nor folder is known.
+    pub fn of_session(token: &str, key: &str, project: Option<&str>, scopes: &[&str]) -> Self {
+        Self::Session {
+            key: key.into(),
+            token: TokenId::from(token.to_owned()),
+            scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
+            project: project.map(Arc::from),
+            root: None,
+            process: None,
+            folder: None,
+        }
+    }
+
     /// The session that the caller speaks for; `None` for the operator.
     pub fn session(&self) -> Option<&str> {
         let Self::Session { key, .. } = self else { return None };
@@ -421,15 +434,7 @@ mod tests {
     }
 
     fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
-        Caller::Session {
-            key: key.into(),
-            token: TokenId::from("tok_1".to_owned()),
-            scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
-            project: project.map(Arc::from),
-            process: None,
-            root: None,
-            folder: None,
-        }
+        Caller::of_session("tok_1", key, project, scopes)
     }
 
     #[test]

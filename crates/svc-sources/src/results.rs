@@ -271,20 +271,10 @@ fn answer_with(uri: &str, label: &ResultLabel, text: &str, is_error: bool) -> St
 
 #[cfg(test)]
 mod tests {
-    use svc_model::TokenId;
-
     use super::*;
 
     fn session(key: &str, project: Option<&str>) -> Caller {
-        Caller::Session {
-            key: key.into(),
-            token: TokenId::from("tok_1".to_owned()),
-            scopes: [].into(),
-            project: project.map(Arc::from),
-            process: None,
-            root: None,
-            folder: None,
-        }
+        Caller::of_session("tok_1", key, project, &[])
     }
 
     const fn bounds(result_bytes: usize, kept_bytes: u64) -> ResultBounds {

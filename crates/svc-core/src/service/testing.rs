@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use svc_model::{Caller, Ids, Scope, TokenId};
+use svc_model::{Caller, Ids};
 use svc_store::testing::TestStore;
 
 use super::{Services, Tokens, Tuning};
@@ -22,13 +22,5 @@ pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
 
 /// A caller with a session token that has these scopes and no project.
 pub fn session(key: &str, scopes: &[&str]) -> Caller {
-    Caller::Session {
-        key: key.into(),
-        token: TokenId::from("tok_test".to_owned()),
-        scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
-        project: None,
-        process: None,
-        root: None,
-        folder: None,
-    }
+    Caller::of_session("tok_test", key, None, scopes)
 }

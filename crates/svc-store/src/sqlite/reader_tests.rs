@@ -2,13 +2,13 @@
 //! [`Caller::access_to`] on each row, and statements that people and hooks wait for do not become
 //! slower as the history grows.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use rusqlite::{Connection, params};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 use svc_model::{
-    AccessLevel, AgentFilter, Caller, GhapFilter, Ownership, Principal, READ_ALL, Reader, Scope,
-    SessionFilter, StreamName, TaskFilter, TokenId,
+    AccessLevel, AgentFilter, Caller, GhapFilter, Ownership, Principal, READ_ALL, Reader,
+    SessionFilter, StreamName, TaskFilter,
 };
 
 use super::file::reader_options;
@@ -23,15 +23,7 @@ const OWNERS: [&str; 4] = ["operator", "session:a", "session:b", "who knows"];
 const PROJECTS: [&str; 3] = ["", "/p", "/q"];
 
 fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
-    Caller::Session {
-        key: key.into(),
-        token: TokenId::from("tok_1".to_owned()),
-        scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
-        project: project.map(Arc::from),
-        process: None,
-        root: None,
-        folder: None,
-    }
+    Caller::of_session("tok_1", key, project, scopes)
 }
 
 fn callers() -> [Caller; 6] {

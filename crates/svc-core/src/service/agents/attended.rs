@@ -232,7 +232,7 @@ async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller,
     let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());
     Ok(match &task.owned.owner {
         Some(Principal::Session(key)) => {
-            let caller = caller_as(Arc::clone(key), task.owned.project.as_deref());
+            let caller = caller_as(key, task.owned.project.as_deref());
             let from = if let Some(named) = named {
                 named
             } else {

@@ -1,12 +1,12 @@
 //! How assigned work ends: the terminal event of its task, the message to the requester, which the
 //! daemon writes in the agent's name, and another attempt if the agent has said nothing yet.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 
 use serde_json::json;
 use svc_model::{
     Caller, DeliveryState, MessageType, NewEvent, NewMessage, PeerId, Principal, Task, TaskChange,
-    TaskReport, TaskStatus, TokenId,
+    TaskReport, TaskStatus,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
     conversation::SourceTool,
     limits,
@@ -433,16 +433,8 @@ pub(in crate::service) async fn sender_of(
 }
 
 /// The caller with which the daemon sends for a session.
-pub(in crate::service) fn caller_as(key: Arc<str>, project: Option<&str>) -> Caller {
-    Caller::Session {
-        key,
-        token: TokenId::from("tok_of_agent".to_owned()),
-        scopes: Arc::from([]),
-        project: project.map(Arc::from),
-        process: None,
-        root: None,
-        folder: None,
-    }
+pub(in crate::service) fn caller_as(key: &str, project: Option<&str>) -> Caller {
+    Caller::of_session("tok_of_agent", key, project, &[])
 }
 
 pub(in crate::service) struct AgentSender<'a> {
@@ -464,7 +456,7 @@ pub(in crate::service) async fn tell(
 ) -> Result<(), Error> {
     let kind = MessageType::Notification;
     let input = NewMessage { idempotency_key: key, ..team::plain_message(text, kind) };
-    let caller = caller_as(sender.session.into(), sender.project);
+    let caller = caller_as(sender.session, sender.project);
     let outgoing = team::OutgoingMessage::new(core.clone(), caller, sender.peer, input, tool);
     match team::deliver(tx, &outgoing, to, kind, terms).await {
         Ok(_) => Ok(()),

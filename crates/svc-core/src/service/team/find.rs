@@ -231,7 +231,7 @@ pub(in crate::service) async fn hosted_peer(
         path: Some(info.worktree.clone()),
         ..registration(name, &info.backend.to_string(), key)
     };
-    let caller = assignments::caller_as(key.into(), agent.owned.project.as_deref());
+    let caller = assignments::caller_as(key, agent.owned.project.as_deref());
     if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
         // A client chose this session id before such ids were reserved for the daemon. Its peer
         // stays, with another session id.

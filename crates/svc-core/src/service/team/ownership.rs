@@ -372,9 +372,6 @@ async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use svc_model::TokenId;
     use svc_store::testing::TestStore;
     use svc_sys::session_secret::SessionSecrets;
 
@@ -386,15 +383,7 @@ mod tests {
     };
 
     fn session(key: &str) -> Caller {
-        Caller::Session {
-            key: key.into(),
-            token: TokenId::from("tok_1".to_owned()),
-            scopes: Arc::new([]),
-            project: Some("/p".into()),
-            process: None,
-            root: None,
-            folder: None,
-        }
+        Caller::of_session("tok_1", key, Some("/p"), &[])
     }
 
     /// The adoption ends the former owner's subscription to the session's peer, and makes the peer
