@@ -84,6 +84,14 @@ impl FakeClient {
         Self { running, stdin, control: control.expect("a pipe"), folder, count: 0 }
     }
 
+    /// Starts it, and its hooks report this session.
+    #[track_caller]
+    pub(crate) fn begun(home: &Home, name: &str, project: &str, session: &str) -> Self {
+        let mut client = Self::start(home, name, project, "");
+        client.hook(&start(session));
+        client
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.running.pid()
     }
@@ -240,10 +248,8 @@ fn subjects_of(d: &Daemon, pid: u32) -> Vec<String> {
 #[test]
 fn a_client_speaks_as_itself_alone() {
     let d = Daemon::start();
-    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
-    a.hook(&start("s-a"));
-    b.hook(&start("s-b"));
+    let mut a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
+    let mut b = FakeClient::begun(&d.home, "agent-b", "p", "s-b");
     let (peer_a, peer_b) = (peer_of(&d, "s-a"), peer_of(&d, "s-b"));
     assert_eq!(peer_a["pid"], a.pid());
 
@@ -301,10 +307,8 @@ fn a_model_is_told_its_name_although_its_client_connects_before_its_first_hook()
 #[test]
 fn announced_call_of_another_client_gives_no_session() {
     let d = Daemon::start();
-    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
-    a.hook(&start("s-a"));
-    b.hook(&start("s-b"));
+    let mut a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
+    let mut b = FakeClient::begun(&d.home, "agent-b", "p", "s-b");
     let peer_a = peer_of(&d, "s-a");
     d.post(&format!("/v1/peers/{}/messages", id_of(&peer_a)), &json!({ "text": "for a" })).ok(200);
 
@@ -397,15 +401,13 @@ fn late_event_belongs_to_the_process_that_reported_it() {
 #[test]
 fn doctor_names_a_session_that_another_process_has() {
     let d = Daemon::start();
-    let mut first = FakeClient::start(&d.home, "agent-a", "p", "");
-    first.hook(&start("s-1"));
+    let _first = FakeClient::begun(&d.home, "agent-a", "p", "s-1");
     let refused = || {
         let looked = svc(&d.home, &["doctor", "--json"]).stdout;
         looked.contains("hooks were refused in the last hour")
     };
     assert!(!refused());
-    let mut second = FakeClient::start(&d.home, "agent-b", "p", "");
-    second.hook(&start("s-1"));
+    let _second = FakeClient::begun(&d.home, "agent-b", "p", "s-1");
     assert!(refused());
 }
 
@@ -496,8 +498,7 @@ fn an_identity_outlasts_the_daemon_and_its_tokens() {
 #[test]
 fn revoked_process_token_is_not_minted_again() {
     let d = Daemon::start();
-    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    a.hook(&start("s-a"));
+    let mut a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
     a.ok("peer_list", &json!({}));
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s-a")));
     d.post(&inbox, &json!({ "text": "hello" })).ok(200);
@@ -516,8 +517,7 @@ fn revoked_process_token_is_not_minted_again() {
 fn a_person_says_that_it_is_one() {
     let d = Daemon::start();
     let mut person = FakeClient::start(&d.home, "person", "p", "--operator");
-    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    a.hook(&start("s-a"));
+    let _a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
     let peer = peer_of(&d, "s-a");
     let message = json!({ "to": "operator", "from_peer": id_of(&peer), "text": "as you" });
     assert_eq!(person.ok("peer_send", &message)["from_peer"], peer["peer_id"]);
@@ -657,10 +657,8 @@ fn a_session_whose_process_is_gone_is_offline_and_its_name_is_free() {
     let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "2000"));
     let status = |session: &str| name_and_status(&d, session).1;
     let name = |session: &str| name_and_status(&d, session).0;
-    let mut first = FakeClient::start(&d.home, "first", "web", "");
-    let mut second = FakeClient::start(&d.home, "second", "web", "");
-    first.hook(&start("s-1"));
-    second.hook(&start("s-2"));
+    let mut first = FakeClient::begun(&d.home, "first", "web", "s-1");
+    let mut second = FakeClient::begun(&d.home, "second", "web", "s-2");
     assert_ne!(name("s-1"), name("s-2"));
     // One conversation follows the other in the same process.
     let of_second = name("s-2");
@@ -684,8 +682,7 @@ fn a_session_whose_process_is_gone_is_offline_and_its_name_is_free() {
     assert_ne!(status("s-3"), "offline", "its process lives");
 
     // The living have the short names, and none is kept for the dead.
-    let mut third = FakeClient::start(&d.home, "third", "web", "");
-    third.hook(&start("s-4"));
+    let mut third = FakeClient::begun(&d.home, "third", "web", "s-4");
     let [of_first, of_fourth] = [name("s-1"), name("s-4")];
     assert_eq!(of_first, of_fourth);
     assert_ne!(name("s-3"), of_fourth);
@@ -710,10 +707,8 @@ fn the_journals_session_of_a_killed_client_is_over_and_its_record_is_offered() {
         let sessions = page(&d.get("/v1/sessions?open=true"), "sessions");
         sessions.iter().any(|each| each["session_id"] == *session)
     };
-    let mut first = FakeClient::start(&d.home, "first", "web", "");
-    let mut second = FakeClient::start(&d.home, "second", "web", "");
-    first.hook(&start("s-1"));
-    second.hook(&start("s-2"));
+    let mut first = FakeClient::begun(&d.home, "first", "web", "s-1");
+    let mut second = FakeClient::begun(&d.home, "second", "web", "s-2");
     let ghap = json!({
         "session_id": "s-1", "domain": "debugging", "strategy": "read-the-error", "goal": "Left half done",
         "hypothesis": "It is", "action": "Look", "prediction": "It is seen",

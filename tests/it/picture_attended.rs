@@ -135,8 +135,7 @@ fn work_for_an_idle_terminal_waits_for_somebody_to_type() {
 #[test]
 fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     let d = Daemon::start();
-    let mut client = FakeClient::start(&d.home, "claude", "web", "");
-    client.hook(&start("s"));
+    let mut client = FakeClient::begun(&d.home, "claude", "web", "s");
     client.hook(&prompt("s"));
     assert_eq!(status(&d, "s"), "busy");
     let bash = json!({ "tool_name": "Bash", "tool_input": { "command": "touch made", "description": "x" } });
@@ -281,8 +280,7 @@ fn a_forged_record_changes_nothing() {
     let Some(mut forged) = RegistryFile::of_client(&d.home, &client, "s") else { return };
     client.hook(&start("s"));
     client.hook(&prompt("s"));
-    let mut other = FakeClient::start(&d.home, "other", "api", "");
-    other.hook(&start("s-other"));
+    let mut other = FakeClient::begun(&d.home, "other", "api", "s-other");
     other.hook(&prompt("s-other"));
     let mut good = RegistryFile::of_client(&d.home, &other, "s-other").expect("as above");
     let (path, entry) = (forged.path(), forged.entry.clone());

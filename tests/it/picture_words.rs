@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, free_port, svc, svc_with_input};
-use crate::identity::{FakeClient, start};
+use crate::identity::FakeClient;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -32,8 +32,7 @@ fn home() -> Home {
 #[test]
 fn missing_scope_error_says_how_to_grant_it() {
     let d = Daemon::start();
-    let mut before = FakeClient::start(&d.home, "claude", "p", "");
-    before.hook(&start("s-before"));
+    let mut before = FakeClient::begun(&d.home, "claude", "p", "s-before");
     let work = json!({ "prompt": "x", "agent": "no-such-agent" });
     let delegated = json!({ "name": "SendMessage", "arguments": work });
     let child = json!({ "task": "x", "agentId": "no-such-agent" });
@@ -48,8 +47,7 @@ fn missing_scope_error_says_how_to_grant_it() {
     }
 
     // All terminals of Codex are one process, so another terminal is not enough there.
-    let mut codex = FakeClient::start(&d.home, "codex", "p", "");
-    codex.hook(&start("s-codex"));
+    let mut codex = FakeClient::begun(&d.home, "codex", "p", "s-codex");
     let (_, message) = refused(&mut codex, "SendMessage", &work);
     assert!(message.contains("codex app-server daemon stop"), "{message}");
 
@@ -67,8 +65,7 @@ fn missing_scope_error_says_how_to_grant_it() {
 
     // The daemon goes on, and earlier sessions keep their rights.
     assert_eq!(refused(&mut before, "SendMessage", &work).0, "forbidden");
-    let mut after = FakeClient::start(&d.home, "gemini", "p", "");
-    after.hook(&start("s-after"));
+    let mut after = FakeClient::begun(&d.home, "gemini", "p", "s-after");
     for (tool, arguments) in [("SendMessage", &work), ("sessions_spawn", &child)] {
         let (kind, message) = refused(&mut after, tool, arguments);
         assert_eq!(kind, "validation_error", "{tool}: {message}");
@@ -85,8 +82,7 @@ fn configuration_bounds_what_tool_call_reaches() {
     let mut d = Daemon::start();
     d.home.write("config.toml", "[sources]\ntool_call = [\"peer_*\"]\n");
     d.restart();
-    let mut client = FakeClient::start(&d.home, "claude", "p", "");
-    client.hook(&start("s"));
+    let mut client = FakeClient::begun(&d.home, "claude", "p", "s");
     let answer = client.call("ToolCall", &json!({ "name": "peer_list" }));
     let called = json!({ "svc/server": "svc", "svc/tool": "peer_list" });
     assert_eq!(answer["result"]["_meta"]["svc/tool"], called["svc/tool"], "{answer}");

@@ -280,10 +280,8 @@ fn agent_of_another_project_inherits_nothing() {
 #[test]
 fn call_cannot_take_over_an_absent_session() {
     let d = Daemon::start();
-    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
-    a.hook(&start("s-a"));
-    b.hook(&start("s-b"));
+    let mut a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
+    let mut b = FakeClient::begun(&d.home, "agent-b", "p", "s-b");
     let peer = peer_of(&d, "s-a");
     a.ok("start_ghap", &attempt("of a"));
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer));
@@ -329,8 +327,7 @@ fn call_cannot_take_over_an_absent_session() {
 #[test]
 fn session_is_taken_over_only_with_its_secret() {
     let d = Daemon::start();
-    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    a.hook(&start("s-a"));
+    let mut a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
     let file = secret_file(&d.home);
     let mode = |path: &PathBuf| fs::metadata(path).expect("it is there").permissions().mode();
     assert_eq!(mode(&file) & 0o777, 0o600);
