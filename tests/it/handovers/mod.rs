@@ -142,6 +142,26 @@ fn awake(d: &Daemon, inbox: &str, via: &str) {
     rests(d, inbox);
 }
 
+/// opencode, which its plugin has woken, and its inbox; `None` without node.
+#[track_caller]
+fn awake_opencode(d: &Daemon) -> Option<(Client, String)> {
+    let client = Client::opencode(&d.home)?;
+    let inbox = inbox(d, &client);
+    awake(d, &inbox, "plugin");
+    Some((client, inbox))
+}
+
+/// Claude Code after these commands, and its inbox.
+#[track_caller]
+fn claude(d: &Daemon, commands: &[&str]) -> (Client, String) {
+    let mut client = Client::claude(&d.home, &[]);
+    for command in commands {
+        client.run(command);
+    }
+    let inbox = inbox(d, &client);
+    (client, inbox)
+}
+
 /// Waits for the end of a turn, if there is one.
 #[track_caller]
 fn rests(d: &Daemon, inbox: &str) {
@@ -170,9 +190,7 @@ fn is_read(d: &Daemon, message: &Value, via: &str) {
 #[test]
 fn an_idle_session_of_opencode_is_woken_and_a_busy_one_reads_in_its_turn() {
     let d = Daemon::start();
-    let Some(mut client) = Client::opencode(&d.home) else { return };
-    let inbox = inbox(&d, &client);
-    awake(&d, &inbox, "plugin");
+    let Some((mut client, inbox)) = awake_opencode(&d) else { return };
     // A question that began the turn is answered by its last words.
     let question = json!({ "text": "IS IT GREEN?", "type": "query" });
     let asked = d.post(&inbox, &question).ok(200);
@@ -231,9 +249,7 @@ fn a_prompt_of_opencode_is_answered_here_after_the_daemon_was_killed() {
 #[test]
 fn a_text_that_opencode_has_is_given_once_although_the_daemon_is_killed() {
     let mut d = Daemon::start();
-    let Some(mut client) = Client::opencode(&d.home) else { return };
-    let inbox = inbox(&d, &client);
-    awake(&d, &inbox, "plugin");
+    let Some((mut client, inbox)) = awake_opencode(&d) else { return };
     // The daemon is killed when the text is on its way and not admitted.
     client.run("slow");
     let slow = tell(&d, &inbox, "SLOWLY");
@@ -256,9 +272,7 @@ fn a_text_that_opencode_has_is_given_once_although_the_daemon_is_killed() {
 #[test]
 fn the_record_of_opencode_decides_where_no_hook_tells() {
     let d = Daemon::start();
-    let Some(mut client) = Client::opencode(&d.home) else { return };
-    let inbox = inbox(&d, &client);
-    awake(&d, &inbox, "plugin");
+    let Some((mut client, inbox)) = awake_opencode(&d) else { return };
     client.run("unseen");
     let unseen = tell(&d, &inbox, "UNSEEN");
     is_read(&d, &unseen, "plugin");
@@ -275,9 +289,7 @@ fn the_record_of_opencode_decides_where_no_hook_tells() {
 #[test]
 fn a_client_that_ends_with_a_text_leaves_its_outcome_unknown() {
     let d = Daemon::start();
-    let Some(mut client) = Client::opencode(&d.home) else { return };
-    let inbox = inbox(&d, &client);
-    awake(&d, &inbox, "plugin");
+    let Some((mut client, inbox)) = awake_opencode(&d) else { return };
     client.run("slow");
     let lost = tell(&d, &inbox, "LOST");
     eventually(SOON, || offered(&d, &lost).0 == "plugin");
@@ -319,9 +331,7 @@ fn a_session_of_opencode_goes_on_in_another_process() {
 #[test]
 fn the_record_of_opencode_decides_what_a_killed_one_had() {
     let d = Daemon::start();
-    let Some(mut client) = Client::opencode(&d.home) else { return };
-    let inbox = inbox(&d, &client);
-    awake(&d, &inbox, "plugin");
+    let Some((mut client, inbox)) = awake_opencode(&d) else { return };
     client.run("refuse");
     client.run("busy");
     let by_hook = |client: &mut Client, text: &str, command: &str| {
@@ -358,9 +368,7 @@ fn the_record_of_opencode_decides_what_a_killed_one_had() {
 #[test]
 fn an_idle_session_of_claude_code_is_woken_by_its_inbox() {
     let mut d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    let inbox = inbox(&d, &client);
+    let (mut client, inbox) = claude(&d, &["listen"]);
     let first = tell(&d, &inbox, "FIRST");
     is_read(&d, &first, "inbox");
     let text = until(SOON, || client.given().pop());
@@ -389,10 +397,7 @@ fn an_idle_session_of_claude_code_is_woken_by_its_inbox() {
 #[test]
 fn a_prompt_that_was_lost_with_claude_code_comes_again() {
     let d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    client.run("dieLate");
-    let inbox = inbox(&d, &client);
+    let (client, inbox) = claude(&d, &["listen", "dieLate"]);
     let kept = tell(&d, &inbox, "KEPT");
     eventually(SOON, || state(&d, &kept) == "injected");
     assert!(client.running.wait(SOON).code.is_none(), "it is killed");
@@ -424,11 +429,7 @@ fn woken_by_hook(client: &mut Client) -> String {
 #[test]
 fn a_text_that_the_client_does_not_show_goes_by_the_hook() {
     let d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    client.run("prompt");
-    client.run("lost");
-    let inbox = inbox(&d, &client);
+    let (mut client, inbox) = claude(&d, &["listen", "prompt", "lost"]);
     let message = tell(&d, &inbox, "IGNORED");
     eventually(SOON, || offered(&d, &message).0 == "inbox");
     let woken = woken_by_hook(&mut client);
@@ -439,10 +440,7 @@ fn a_text_that_the_client_does_not_show_goes_by_the_hook() {
 #[test]
 fn a_text_that_did_not_reach_the_inbox_goes_by_the_hook() {
     let mut d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("prompt");
-    client.run("deaf");
-    let inbox = inbox(&d, &client);
+    let (mut client, inbox) = claude(&d, &["prompt", "deaf"]);
     let message = tell(&d, &inbox, "STUCK");
     eventually(SOON, || offered(&d, &message).0 == "inbox");
     // Between the commit and the hand-over.
@@ -457,10 +455,7 @@ fn a_text_that_did_not_reach_the_inbox_goes_by_the_hook() {
 #[test]
 fn a_text_that_the_client_keeps_for_its_person_stays_offered() {
     let d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    client.run("bypass");
-    let inbox = inbox(&d, &client);
+    let (_client, inbox) = claude(&d, &["listen", "bypass"]);
     let held = tell(&d, &inbox, "HELD");
     eventually(SOON, || offered(&d, &held).1 == "held by the client");
     assert_eq!((state(&d, &held), offered(&d, &held).0), ("offered".to_owned(), json!("inbox")));
@@ -517,16 +512,12 @@ fn an_inbox_that_is_not_the_sessions_own_is_given_nothing() {
 #[test]
 fn wake_off_and_no_wake_leave_messages_for_the_next_turn() {
     let d = with_config("[wake]\noff = [\"claude\"]\n");
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    let inbox = inbox(&d, &client);
+    let (_client, inbox) = claude(&d, &["listen"]);
     assert_eq!(tell(&d, &inbox, "OFF")["delivery"], "next_turn");
     drop(d);
 
     let d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    let inbox = self::inbox(&d, &client);
+    let (client, inbox) = claude(&d, &["listen"]);
     awake(&d, &inbox, "inbox");
     let name = peer_of(&d, "s").expect("it is here")["display_name"].clone();
     let name = name.as_str().expect("a name");
@@ -545,9 +536,7 @@ fn wake_off_and_no_wake_leave_messages_for_the_next_turn() {
 #[test]
 fn the_twenty_first_wake_of_one_sender_waits_for_a_turn() {
     let d = Daemon::start();
-    let mut client = Client::claude(&d.home, &[]);
-    client.run("listen");
-    let inbox = inbox(&d, &client);
+    let (client, inbox) = claude(&d, &["listen"]);
     let register = json!({ "display_name": "loud", "backend": "codex", "session_id": "loud" });
     let sender = d.session("loud");
     sender.post("/v1/peers/register", &register).ok(200);
