@@ -9,6 +9,13 @@ use svc_store::testing::TestStore;
 
 use super::{Services, Tokens, Tuning};
 
+/// A store, and services over it.
+pub async fn opened() -> (TestStore, Services) {
+    let test = TestStore::open().await;
+    let services = services(&test);
+    (test, services)
+}
+
 /// Services over the store of `test`, with the store's clock and with ids that count from one.
 pub fn services(test: &TestStore) -> Services {
     services_with(test, Tuning::default())

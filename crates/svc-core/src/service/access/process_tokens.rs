@@ -549,10 +549,9 @@ mod tests {
         process::{Child, Command, Stdio},
     };
 
-    use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::testing::opened;
 
     fn family() -> (Child, u32) {
         let mut shell = Command::new("sh")
@@ -652,8 +651,7 @@ mod tests {
         if !process_list::is_available() {
             return;
         }
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (_test, services) = opened().await;
         let access = &services.access;
         let trade = async |child: &Child| {
             let input = NewProcessToken { client_pid: Some(std::process::id()), client: None };

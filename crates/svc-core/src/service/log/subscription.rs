@@ -298,7 +298,7 @@ mod tests {
     use super::*;
     use crate::service::{
         Services,
-        testing::{services, session},
+        testing::{opened, session},
     };
 
     fn name() -> StreamName {
@@ -356,8 +356,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn followers_see_every_event_once_in_order_while_producers_append() {
         const EVENTS: i64 = 4000;
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         append(&test.store, &name(), vec![event("frame", "{}")]).await;
         let mut followers = Vec::new();
         for n in 0..12 {
@@ -403,8 +402,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_subscription_to_a_closed_stream_ends_from_every_cursor() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
         let open = subscribe_task(&services, 1).await;
         let closed: Result<(), StoreError> = test
@@ -428,8 +426,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pruned_or_future_cursor_gets_a_gap() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         for _ in 0..10 {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
@@ -489,8 +486,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_changes_its_owner_ends_for_its_former_readers() {
         for (kind, said) in [(None, None), (None, Some("b")), (Some("b"), Some("b"))] {
-            let test = TestStore::open().await;
-            let services = services(&test);
+            let (test, services) = opened().await;
             give(&test, "a", Some("b")).await;
             let (former, stream) = (session("a", &[]), stream());
             let follow =
@@ -527,8 +523,7 @@ mod tests {
     /// the pruned ones.
     #[tokio::test]
     async fn the_oldest_of_a_gap_is_the_first_event_that_follows_the_cursor() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let named = |name: &str| StreamName::parse(name).unwrap();
         for (name, count) in [("mcp/c", 1), ("peer/p", 2), ("task/t", 6), ("team", 1)] {
             append(&test.store, &named(name), (0..count).map(|_| event("a", "{}")).collect()).await;
@@ -565,8 +560,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_filter_selects_its_kind_in_the_table_and_in_the_tail() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let pair = || vec![event("a", "{}"), event("b", "{}")];
         append(&test.store, &name(), pair()).await;
         for selector in [stream(), prefix("")] {
@@ -583,8 +577,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_subscription_from_latest_gets_new_events_only() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         let mut subscription =
             subscribe(&services, &Caller::Operator, &stream(), StartAfter::Latest, None).await;
@@ -594,8 +587,7 @@ mod tests {
 
     #[tokio::test]
     async fn pages_return_every_event_once() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         for n in 0..25 {
             let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
             append(&test.store, &name, vec![event("a", "{}")]).await;

@@ -265,7 +265,7 @@ mod tests {
 
     use crate::service::{
         Tuning,
-        testing::{services, services_with},
+        testing::{opened, services_with},
     };
 
     use super::*;
@@ -362,8 +362,7 @@ mod tests {
     #[tokio::test]
     async fn retention_removes_the_excess_and_at_most_a_few_rows_more() {
         const MIB: u64 = 1024 * 1024;
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let (first, lines) = (StreamName::new("task", "first"), StreamName::new("task", "lines"));
         append(&test.store, &first, vec![event("frame", "{}")]).await;
         let line = format!(r#"{{"line":"{}"}}"#, "x".repeat(10_000));

@@ -464,15 +464,13 @@ fn dialog_words(record: &ClientRecord, told: Option<&WaitingFor>) -> (RequestKin
 #[cfg(test)]
 mod tests {
     use svc_model::agent::RequestOption;
-    use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::testing::opened;
 
     #[tokio::test]
     async fn a_prompt_that_nobody_comes_to_hold_loses_its_options() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let opened_at = services.now();
         let ids = ["req_held", "req_left"].map(|id| AgentRequestId::from(id.to_owned()));
         for id in ids.clone() {

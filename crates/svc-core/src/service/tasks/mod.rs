@@ -132,16 +132,14 @@ pub(in crate::service) async fn end_or_note(
 mod tests {
     use serde_json::json;
     use svc_model::{Caller, TaskEvent, TaskEventBody};
-    use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::testing::opened;
 
     #[tokio::test]
     async fn a_task_expires_if_no_runner_begins_it_and_not_while_it_runs() {
         const AGE: Duration = Duration::from_hours(720);
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let tasks = &services.tasks;
         let make = async |title: &str| {
             let input = serde_json::from_value(json!({ "title": title })).unwrap();

@@ -426,17 +426,15 @@ async fn expire_some(
 mod tests {
     use serde_json::json;
     use svc_model::{Caller, MessageId};
-    use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::{PageBounds, testing::services};
+    use crate::service::{PageBounds, testing::opened};
 
     const AGE: Duration = Duration::from_hours(720);
 
     #[tokio::test]
     async fn a_message_that_nobody_took_for_long_expires_with_a_reason() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let operator = Caller::Operator;
         let input = json!({ "display_name": "a", "backend": "test", "path": "/a" });
         let peer =

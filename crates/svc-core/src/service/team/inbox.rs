@@ -508,15 +508,13 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
 mod tests {
     use serde_json::json;
     use svc_model::StreamName;
-    use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::{Tuning, core::Core, testing::services};
+    use crate::service::{Tuning, core::Core, testing::opened};
 
     #[tokio::test]
     async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let count = limits::COPIES_PER_JOB * 2 + limits::COPIES_PER_JOB / 2;
         let mut peers = Vec::new();
         for number in 0..count {
@@ -558,8 +556,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_inbox_refuses_its_copy_of_a_broadcast() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let input = json!({ "display_name": "a", "backend": "test", "path": "a" });
         let peer =
             services.team.register_peer(&Caller::Operator, serde_json::from_value(input).unwrap());

@@ -379,7 +379,7 @@ mod tests {
     use crate::service::{
         log::{Selector, StartAfter, Subscription, SubscriptionChunk},
         team::NewSession,
-        testing::services,
+        testing::{opened, services},
     };
 
     fn session(key: &str) -> Caller {
@@ -391,8 +391,7 @@ mod tests {
     /// change.
     #[tokio::test]
     async fn an_adopted_peer_is_read_only_by_its_new_owner() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let (former, heir) = (session("a"), session("b"));
         let new =
             NewSession { session_id: Some("a".to_owned()), cwd: None, source: None, client: None };

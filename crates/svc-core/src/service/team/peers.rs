@@ -534,11 +534,11 @@ fn given<T: AsRef<str>>(text: Option<T>) -> Option<T> {
 mod tests {
     use serde_json::json;
     use svc_model::{DeliveryState, NewMessage};
-    use svc_store::{McpTransport, testing::TestStore};
+    use svc_store::McpTransport;
     use svc_wire::mcp::Revision;
 
     use super::*;
-    use crate::service::{Services, mcp::NewMcpSession, team::NewSession, testing::services};
+    use crate::service::{Services, mcp::NewMcpSession, team::NewSession, testing::opened};
 
     fn input(name: &str) -> RegisterInput {
         let input = json!({ "display_name": name, "backend": "test", "path": name });
@@ -582,8 +582,7 @@ mod tests {
 
     #[tokio::test]
     async fn removing_a_peer_ends_its_full_inbox_in_bounded_jobs() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let operator = Caller::Operator;
         let peer = services.team.register_peer(&operator, input("a")).await.unwrap();
         let ids = fill_inbox(&services, &peer).await;
@@ -600,8 +599,7 @@ mod tests {
     /// The state after a crash between the removal of a peer and the end of its deliveries.
     #[tokio::test]
     async fn the_sweep_ends_only_deliveries_to_removed_peers() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let operator = Caller::Operator;
         let mut inboxes = Vec::new();
         for name in ["a", "b", "c"] {
@@ -637,8 +635,7 @@ mod tests {
     /// nothing waits until the clock has caught up.
     #[tokio::test]
     async fn a_clock_that_is_set_back_holds_up_neither_silence_nor_leases() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let noon = Timestamp::from_millis(1_800_000_000_000);
         test.clock.set(noon);
         let caller = Caller::Operator;
@@ -667,8 +664,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_open_mcp_session_keeps_its_peer_idle() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let new = NewMcpSession {
             transport: McpTransport::Http,
             revision: Revision::V2025_11_25,
@@ -697,8 +693,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_open_session_of_the_journal_keeps_its_peer_idle() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let operator = Caller::Operator;
         start_session(&services, "s-1").await;
         let input = RegisterInput { session_id: Some("s-1".to_owned()), ..input("a") };
@@ -727,8 +722,7 @@ mod tests {
     /// A turn continues however long a tool runs, but not for ever.
     #[tokio::test]
     async fn a_silent_turn_goes_on_while_its_client_lives() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let operator = Caller::Operator;
         let input = RegisterInput { pid: Some(std::process::id()), ..input("a") };
         let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
@@ -764,8 +758,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_shared_process_does_not_keep_a_silent_session_alive() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let operator = Caller::Operator;
         let register = async |session: &str| {
             start_session(&services, session).await;
@@ -787,8 +780,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_sweep_comes_when_the_next_peer_is_due() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         services.team.register_peer(&Caller::Operator, input("a")).await.unwrap();
         assert_eq!(services.team.sweep_peers().await.unwrap(), limits::PID_CHECK);
         test.clock.advance(Duration::from_secs(59));

@@ -308,13 +308,12 @@ mod tests {
         Caller, DeliveryState, MessageId,
         hook::{self, HookClient, HookMoment},
     };
-    use svc_store::testing::TestStore;
 
     use super::*;
     use crate::service::{
         Services,
         hooks::{HookCall, MailWait, MailWaiter},
-        testing::services,
+        testing::opened,
     };
 
     async fn tell(services: &Services, name: &str, until: Option<Timestamp>) {
@@ -351,8 +350,7 @@ mod tests {
 
     #[tokio::test]
     async fn mail_waits_for_the_end_of_a_limit_and_wakes_once() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         let until = services.now().plus(Duration::from_hours(1));
         tell(&services, "UserPromptSubmit", None).await;
         tell(&services, "StopFailure", Some(until)).await;
@@ -377,8 +375,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_known_end_mail_waits_for_a_turn_that_is_not_refused() {
-        let test = TestStore::open().await;
-        let services = services(&test);
+        let (test, services) = opened().await;
         tell(&services, "UserPromptSubmit", None).await;
         tell(&services, "StopFailure", None).await;
         let sent = send(&services).await;
