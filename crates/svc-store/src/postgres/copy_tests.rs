@@ -36,6 +36,14 @@ async fn filled() -> TestStore {
     at
 }
 
+/// That store and an empty schema of a server; `None` without a server.
+async fn both_sides() -> Option<(TestStore, PgConnection)> {
+    if !is_installed() {
+        return None;
+    }
+    Some((filled().await, migrated().await))
+}
+
 async fn send(at: &TestStore, conn: &mut PgConnection) -> Result<CopyReport, CopyError> {
     copy::to_server(at.store.path(), conn, "there", false, &mut |_, _| {}).await
 }
@@ -64,11 +72,7 @@ fn rows(path: &std::path::Path) -> Vec<(String, Vec<Vec<Value>>)> {
 
 #[tokio::test]
 async fn a_history_goes_to_the_server_and_comes_back() {
-    if !is_installed() {
-        return;
-    }
-    let at = filled().await;
-    let mut conn = migrated().await;
+    let Some((at, mut conn)) = both_sides().await else { return };
     let trial = copy::to_server(at.store.path(), &mut conn, "there", true, &mut |_, _| {}).await;
     assert_eq!(at.store.settings().gone_to().await.unwrap(), None, "a trial changes nothing");
     let sent = send(&at, &mut conn).await.unwrap();
@@ -106,11 +110,7 @@ async fn a_history_goes_to_the_server_and_comes_back() {
 
 #[tokio::test]
 async fn a_move_whose_end_was_not_noted_is_finished() {
-    if !is_installed() {
-        return;
-    }
-    let at = filled().await;
-    let mut conn = migrated().await;
+    let Some((at, mut conn)) = both_sides().await else { return };
     send(&at, &mut conn).await.unwrap();
     at.execute("update setting set name = 'moving_to' where name = 'moved_to'").await;
     assert!(send(&at, &mut conn).await.unwrap().is_repeat);
@@ -122,11 +122,7 @@ async fn a_move_whose_end_was_not_noted_is_finished() {
 
 #[tokio::test]
 async fn a_move_that_ended_before_its_commit_begins_anew() {
-    if !is_installed() {
-        return;
-    }
-    let at = filled().await;
-    let mut conn = migrated().await;
+    let Some((at, mut conn)) = both_sides().await else { return };
     let mark =
         r#"insert into setting (name, value) values ('moving_to', '{"export":"x","at":"there"}')"#;
     at.execute(mark).await;
@@ -135,11 +131,7 @@ async fn a_move_that_ended_before_its_commit_begins_anew() {
 
 #[tokio::test]
 async fn move_to_a_second_server_or_over_rows_is_refused() {
-    if !is_installed() {
-        return;
-    }
-    let at = filled().await;
-    let mut conn = migrated().await;
+    let Some((at, mut conn)) = both_sides().await else { return };
     send(&at, &mut conn).await.unwrap();
     let mut elsewhere = migrated().await;
     let error =
@@ -154,11 +146,7 @@ async fn move_to_a_second_server_or_over_rows_is_refused() {
 
 #[tokio::test]
 async fn a_copy_that_fails_leaves_both_sides_as_they_were() {
-    if !is_installed() {
-        return;
-    }
-    let at = filled().await;
-    let mut conn = migrated().await;
+    let Some((at, mut conn)) = both_sides().await else { return };
     at.execute("insert into setting (name, value) values ('zero', 'a' || char(0))").await;
     let error = send(&at, &mut conn).await.unwrap_err();
     assert!(
