@@ -316,7 +316,7 @@ fn tree(sessions: &[Value]) -> Vec<(usize, &Value)> {
     rows
 }
 
-fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
+fn print_tree(context: &Context, page: &Value) -> Result<()> {
     let rows = tree(output::items(page, "sessions")).into_iter().map(|(level, session)| {
         let cell = |name: &str| Some(output::cell(session, name)).filter(|text| !text.is_empty());
         let shown = format!("{}{}", "  ".repeat(level), output::cell(session, "key"));

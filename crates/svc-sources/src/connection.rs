@@ -169,7 +169,7 @@ impl SourceConnection {
         let open = std::mem::take(&mut *lock(&self.waiting));
         for waiting in open.into_values().filter(|waiting| !waiting.is_sent) {
             // For the others the end of their news means that the outcome is unknown.
-            waiting.news.try_send(CallUpdate::Lost(self.not_sent())).ok();
+            waiting.updates.try_send(CallUpdate::Lost(self.not_sent())).ok();
         }
     }
 

@@ -236,7 +236,7 @@ fn cells(model: &Model, row: &Row<'_>, wide: bool) -> Vec<CellText> {
         }
         Row::Message(message) => {
             let who = format!("{} → {}", message.from(), message.to());
-            let style = if message.is_open() { Style::Waiting } else { Style::Plain };
+            let style = if message.open { Style::Waiting } else { Style::Plain };
             (message.timestamp, who, style, message.line())
         }
     };

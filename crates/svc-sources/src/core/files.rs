@@ -556,17 +556,17 @@ mod tests {
         ] {
             assert_eq!(tools.write(input.clone()).expect_err("is refused").kind, kind, "{input}");
         }
-        let refused = desk.write(json!({ "path": "n/a", "content": "" })).expect_err("no folder");
+        let refused = tools.write(json!({ "path": "n/a", "content": "" })).expect_err("no folder");
         assert!(refused.message.contains("create_parents"), "{}", refused.message);
     }
 
     #[test]
     fn write_leaves_a_socket_alone() {
         use std::os::unix::{fs::FileTypeExt as _, net::UnixListener};
-        let desk = Desk::new();
-        let path = desk.folder.path().join("socket");
+        let tools = FileTools::new();
+        let path = tools.folder.path().join("socket");
         let _listener = UnixListener::bind(&path).expect("is bound");
-        let refused = desk.write(json!({ "path": "socket", "content": "x" }));
+        let refused = tools.write(json!({ "path": "socket", "content": "x" }));
         let refused = refused.expect_err("is refused");
         assert_eq!(refused.kind, ErrorType::ValidationError);
         assert!(refused.message.contains("no regular file"), "{}", refused.message);
