@@ -339,7 +339,7 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
                     // unknown family, a malformed time, an event without a name.
                     let deeper =
                         "cursor event from_peer before sessionKey family since agent tag cwd mode \
-                        session from_peer_id"
+                        session from_peer_id agentId"
                             .split(' ')
                             .any(|known| known == argument);
                     assert!(refused.is_none() || deeper, "{name}.{argument}: {refused:?}");

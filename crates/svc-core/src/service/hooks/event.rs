@@ -168,11 +168,21 @@ impl Hooks {
     /// [`Error::NotYours`] if the session is another principal's and the caller is not a client's
     /// process. (A client's process gets a session of its own for that id.) Then nothing is changed
     /// or handed over.
-    pub async fn hook(
+    pub fn hook<'a>(
+        &'a self,
+        caller: &'a Caller,
+        event: HookEvent,
+        call: HookCall,
+    ) -> BoxFuture<'a, Result<HookReply, Error>> {
+        Box::pin(self.handle(caller, event, call, false))
+    }
+
+    async fn handle(
         &self,
         caller: &Caller,
         mut event: HookEvent,
         call: HookCall,
+        is_repeat: bool,
     ) -> Result<HookReply, Error> {
         check_call(&event, &call)?;
         check::key("session_id", Some(&event.session_id))?;
@@ -200,14 +210,13 @@ impl Hooks {
         add_limit_end(&mut event, client_process(caller, &call), known.arrived).await;
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
-        let again = known.session.is_none().then(|| call.clone());
+        // The session may have been begun by another process since this event looked for it. Then a
+        // second look finds that process.
+        let again = (call.is_from_hook && !known.is_own && !is_repeat).then(|| call.clone());
         let writes = self.write(caller, &event, &known, call).await;
-        if let (Err(Error::NotYours { .. }), Some(call)) = (&writes, again)
-            && self.core.store.sessions().owner(&event.session_id).await?.is_some()
-        {
-            // Another process has begun a session of this id since. It has a row now, so this
-            // happens once for an event.
-            return Box::pin(self.hook(reporter, Arc::unwrap_or_clone(event), call)).await;
+        if let (Err(Error::NotYours { .. }), Some(call)) = (&writes, again) {
+            let event = Arc::unwrap_or_clone(event);
+            return Box::pin(self.handle(reporter, event, call, true)).await;
         }
         let writes = writes?;
         self.access.forget(&writes.ended_tokens);
