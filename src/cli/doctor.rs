@@ -528,19 +528,24 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
 /// Entries of `svc install` in other programs' files that are no longer right.
 async fn clients(context: &Context) -> Vec<Finding> {
     const CHECK: &str = "clients";
-    match install::drift(context).await {
-        Err(error) => vec![warn(CHECK, format!("{error:#}"), "svc install status")],
-        Ok((0, _)) => {
-            vec![ok(CHECK, "no client is connected; `svc install` connects them".to_owned())]
-        }
-        Ok((count, drift)) if drift.is_empty() => vec![ok(CHECK, format!("{count} know svc"))],
-        Ok((_, drift)) => {
-            let finding = |drift: install::Drift| {
-                warn(CHECK, format!("{}: {}", drift.client, drift.problem), &drift.advice)
-            };
-            drift.into_iter().map(finding).collect()
-        }
+    let statuses = match install::inspected(context).await {
+        Ok(statuses) => statuses,
+        Err(error) => return vec![warn(CHECK, format!("{error:#}"), "svc install status")],
+    };
+    let count = statuses.iter().filter(|status| !status.is_absent()).count();
+    if count == 0 {
+        return vec![ok(CHECK, "no client is connected; `svc install` connects them".to_owned())];
     }
+    let mut findings = Vec::new();
+    for status in statuses {
+        let finding =
+            |problem| warn(CHECK, format!("{}: {problem}", status.client.name()), &status.advice);
+        findings.extend(status.problems.iter().map(finding));
+    }
+    if findings.is_empty() {
+        findings.push(ok(CHECK, format!("{count} know svc")));
+    }
+    findings
 }
 
 /// Sessions whose client record or socket is not trusted, and clients that take connections from

@@ -18,7 +18,7 @@ use svc_sys::config::Flags;
 use super::{Context, program};
 
 pub(super) use change::{install, uninstall};
-pub(super) use status::{Drift, drift};
+pub(super) use status::inspected;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -23,14 +23,6 @@ use crate::cli::{Context, ExitResult, output};
 
 const NAMED: usize = 3;
 
-/// An entry that differs from what was installed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Drift {
-    pub(crate) client: &'static str,
-    pub(crate) problem: String,
-    pub(crate) advice: String,
-}
-
 /// Prints what is installed; exit code 1 if an entry has drifted.
 pub(super) async fn status(context: &Context, named: &[KnownClient], verbose: bool) -> ExitResult {
     let expectation = expectation(context)?;
@@ -68,20 +60,11 @@ pub(super) async fn status(context: &Context, named: &[KnownClient], verbose: bo
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The drift in all clients, and the number of clients with entries of svc.
-pub(crate) async fn drift(context: &Context) -> Result<(usize, Vec<Drift>)> {
+/// The entries in all clients.
+pub(crate) async fn inspected(context: &Context) -> Result<Vec<ClientStatus>> {
     let expectation = expectation(context)?;
-    let (mut installed, mut drift) = (0, Vec::new());
     let inspections = KnownClient::all().iter().map(|client| expectation.inspect(*client));
-    for status in join_all(inspections).await {
-        installed += usize::from(!status.is_absent());
-        drift.extend(status.problems.iter().map(|problem| Drift {
-            client: status.client.name(),
-            problem: problem.clone(),
-            advice: status.advice.clone(),
-        }));
-    }
-    Ok((installed, drift))
+    Ok(join_all(inspections).await)
 }
 
 fn expectation(context: &Context) -> Result<Expectation> {

@@ -94,14 +94,12 @@ impl ServerFile {
             Some(folder) if !self.is_toml => LinkRule::Nowhere(folder.to_owned()),
             _ => LinkRule::Anywhere,
         };
-        let is_busy = |error: &EditFailure| {
-            matches!(error.0.downcast_ref::<FileError>(), Some(FileError::Busy))
-        };
+        let is_busy = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(FileError::Busy));
         let edited = file::edit(&self.path, &links, is_busy, |file| {
             let mut document = self.parse(&file)?;
-            work(&file, &mut document).map_err(EditFailure)
+            work(&file, &mut document)
         });
-        edited.map_err(|EditFailure(error)| match error.downcast::<FileError>() {
+        edited.map_err(|error| match error.downcast::<FileError>() {
             Ok(error) => anyhow::Error::new(error).context(shown()),
             Err(error) => error,
         })
@@ -182,20 +180,6 @@ pub(crate) fn change_config(
 
 pub(super) fn here() -> Result<PathBuf> {
     std::env::current_dir().context("cannot tell the present folder")
-}
-
-struct EditFailure(anyhow::Error);
-
-impl From<FileError> for EditFailure {
-    fn from(error: FileError) -> Self {
-        Self(error.into())
-    }
-}
-
-impl From<anyhow::Error> for EditFailure {
-    fn from(error: anyhow::Error) -> Self {
-        Self(error)
-    }
 }
 
 pub(super) fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> Result<()> {
