@@ -3,6 +3,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use svc_model::{
     Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
     client_session_id,
