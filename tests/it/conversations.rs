@@ -286,7 +286,7 @@ fn waiting_in_a_cycle_is_refused() {
             assert!(took < Duration::from_secs(1), "nobody waits for it: {took:?}");
         }
         // Work whose answer is waited for is a wait like any, also for oneself.
-        let worker = d.mint("agent:echo:c", &json!(null), &["agents"]);
+        let worker = d.mint("agent:echo:c", &d.home.user(), &["agents"]);
         for (to, path) in [
             ("agent:echo:a", "agent:echo:c -> agent:echo:a -> agent:echo:b -> agent:echo:c"),
             ("agent:echo:c", "agent:echo:c -> agent:echo:c"),
