@@ -14,7 +14,7 @@ use svc_model::{
 use svc_wire::mcp::Revision;
 
 use crate::{
-    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow,
+    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow, Result,
     StoreError, TaskRow, WriteTx,
     testing::{TestStore, append, event, journal::record},
 };
@@ -104,7 +104,7 @@ fn ended_run(id: &str) -> AssignmentRow {
 }
 
 /// Everything that the frequent jobs of a conversation read.
-async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreError> {
+async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String> {
     let (row, message) = (run_row(id), message(id));
     let owner = format!("agent:pair:{id}");
     let principal = Principal::Session(owner.as_str().into());
@@ -183,7 +183,7 @@ async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
     let expected = format!("{:?}", run_row(id));
     assert_eq!(read.matches(&expected).count(), 3, "{read}");
     assert!(read.contains("WaitEdge") && read.contains("Some(3)") && read.contains("a\\0question"));
-    let done: Result<(), StoreError> = store
+    let done: Result<()> = store
         .write(move |tx| {
             Box::pin(async move {
                 tx.assignments().update(&ended_run(id)).await?;
@@ -237,7 +237,7 @@ async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
     let jobs = (0..50).map(|number: usize| {
         let name = name.clone();
         async move {
-            let done: Result<(), StoreError> = match number % 5 {
+            let done: Result<()> = match number % 5 {
                 // Appends in the same commits as the jobs.
                 3 => store.append(name, vec![event("frame", "{}")]).await.map(|_| ()),
                 kind => {
@@ -282,7 +282,7 @@ async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
     assert_eq!(store.stats().failures, 0, "the failure of a job does not count as a failed commit");
 }
 
-type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<(), StoreError>>;
+type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<()>>;
 
 fn id<T: From<String>>() -> T {
     T::from("unknown".to_owned())
@@ -351,7 +351,7 @@ async fn a_write_that_finds_no_row_fails_and_rolls_back() {
     ];
     let test = TestStore::open().await;
     for (expected, write) in writes {
-        let done: Result<(), StoreError> = test
+        let done: Result<()> = test
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -370,7 +370,7 @@ async fn a_write_that_finds_no_row_fails_and_rolls_back() {
     }
     let mut ghap: Ghap = record(&test, 1, "a goal").await;
     ghap.id = id::<GhapId>();
-    let done: Result<(), StoreError> =
+    let done: Result<()> =
         test.store.write(move |tx| Box::pin(async move { tx.ghaps().update(&ghap).await })).await;
     assert!(matches!(done, Err(StoreError::NothingChanged { table: "ghap", .. })), "{done:?}");
     assert_eq!(test.store.streams().view(&StreamName::new("task", "undone")).await.unwrap(), None);

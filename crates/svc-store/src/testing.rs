@@ -12,7 +12,7 @@ use svc_model::{
 use svc_sys::machine::ThisMachine;
 
 use crate::{
-    OpenOptions, StoreError, WriteTx,
+    OpenOptions, Result, WriteTx,
     sqlite::file::writer_options,
     store::{Store, Writer},
 };
@@ -77,9 +77,7 @@ impl TestStore {
     /// Runs a write job, which must not fail.
     pub async fn write<T, F>(&self, work: F) -> T
     where
-        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, StoreError>>
-            + Send
-            + 'static,
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T>> + Send + 'static,
         T: Send + 'static,
     {
         self.store.write(work).await.unwrap()
@@ -131,7 +129,7 @@ pub fn event(kind: &str, data: &str) -> NewEvent {
 
 pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
     let name = name.clone();
-    let done: Result<(), StoreError> = store
+    let done: Result<()> = store
         .write(move |tx| {
             Box::pin(async move {
                 let visibility = match name.kind() {

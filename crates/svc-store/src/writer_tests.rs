@@ -7,7 +7,7 @@ use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
 use tokio::sync::oneshot;
 
 use crate::{
-    ListenerRead, Store, StoreError, WriteQueueKey, WriteTx,
+    ListenerRead, Result, Store, StoreError, WriteQueueKey, WriteTx,
     testing::{TestStore, append, event},
 };
 
@@ -27,7 +27,7 @@ async fn seqs(store: &Store) -> Vec<Seq> {
 }
 
 /// The changes of a job that is to be rolled back: an append, a new stream, and a closed stream.
-async fn write_changes_to_roll_back(tx: &mut WriteTx) -> Result<(), StoreError> {
+async fn write_changes_to_roll_back(tx: &mut WriteTx) -> Result<()> {
     let other = StreamName::new("task", "spoilt");
     tx.streams().open(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
@@ -52,7 +52,7 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
     let write = |queue_key: WriteQueueKey, name: &'static str| {
         let (store, order) = (test.store.clone(), Arc::clone(&order));
         async move {
-            let done: Result<(), StoreError> = store
+            let done: Result<()> = store
                 .writes_in(queue_key)
                 .write(move |_| {
                     Box::pin(async move {
@@ -93,7 +93,7 @@ async fn a_failed_or_panicked_job_rolls_back_only_itself() {
         match n % 3 {
             0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
             1 => {
-                let failed: Result<(), StoreError> = store
+                let failed: Result<()> = store
                     .write(|tx| {
                         Box::pin(async move {
                             write_changes_to_roll_back(tx).await?;
@@ -104,7 +104,7 @@ async fn a_failed_or_panicked_job_rolls_back_only_itself() {
                 matches!(failed, Err(StoreError::NoStream))
             }
             _ => {
-                let panicked: Result<(), StoreError> = store
+                let panicked: Result<()> = store
                     .write(|tx| {
                         Box::pin(async move {
                             write_changes_to_roll_back(tx).await?;
@@ -129,7 +129,7 @@ async fn a_failed_or_panicked_job_rolls_back_only_itself() {
 async fn a_rolled_back_job_closes_no_stream_for_its_listeners() {
     let test = TestStore::open().await;
     let listener = test.store.bus().listen(&name());
-    let failed: Result<(), StoreError> = test
+    let failed: Result<()> = test
         .store
         .write(|tx| {
             Box::pin(async move {
@@ -177,7 +177,7 @@ async fn a_repeated_append_returns_the_first_seqs() {
     // Concurrently, within one commit.
     let same = future::join_all((0..10).map(|_| appended(&["e"]))).await;
     assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
-    let closed: Result<(), StoreError> =
+    let closed: Result<()> =
         store.write(|tx| Box::pin(async move { tx.streams().close(&name()).await })).await;
     closed.unwrap();
     assert_eq!(appended(&["a", "e"]).await.unwrap(), (2, 6));
