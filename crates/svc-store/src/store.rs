@@ -13,6 +13,7 @@ use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
     WriteQueueKey, WriterStats,
     bus::Version,
+    job,
     read_query::{FewRowReaders, FrameSource, Readers},
     sqlite::{
         direct_connection::DirectConnection,
@@ -176,7 +177,7 @@ impl Store {
             machine,
         };
         let this = (*store.machine).clone();
-        store.write(move |tx| Box::pin(async move { tx.machines().enter(&this).await })).await?;
+        store.write(job!(|tx| tx.machines().enter(&this).await)).await?;
         Ok((store, Writer(ended)))
     }
 

@@ -18,7 +18,7 @@ use svc_model::{
     DaemonView, Machine, NewEvent, PeerStatus, StreamName, StreamVisibility, TaskChange,
     TaskStatus, Timestamp, limits,
 };
-use svc_store::{AwayMachine, NewDaemon};
+use svc_store::{AwayMachine, NewDaemon, job};
 
 use super::{
     Error,
@@ -88,26 +88,24 @@ impl Machines {
 
     async fn write_row(&self, daemon: NewDaemon) -> Result<(), Error> {
         let name = self.machine().name.clone();
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                let machine_id = tx.machine_id().clone();
-                let lost = tx.machines().join(&daemon).await?;
-                let mut events: Vec<NewEvent> = lost
-                    .iter()
-                    .map(|id| {
-                        let data = json!({ "daemon_id": id, "machine_id": machine_id });
-                        NewEvent::new("daemon.lost", &data)
-                    })
-                    .collect();
-                let data = json!({
-                    "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
-                    "version": daemon.version,
-                });
-                events.push(NewEvent::new("daemon.joined", &data));
-                let stream = StreamName::fixed(StreamName::DAEMON);
-                open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            let machine_id = tx.machine_id().clone();
+            let lost = tx.machines().join(&daemon).await?;
+            let mut events: Vec<NewEvent> = lost
+                .iter()
+                .map(|id| {
+                    let data = json!({ "daemon_id": id, "machine_id": machine_id });
+                    NewEvent::new("daemon.lost", &data)
+                })
+                .collect();
+            let data = json!({
+                "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
+                "version": daemon.version,
+            });
+            events.push(NewEvent::new("daemon.joined", &data));
+            let stream = StreamName::fixed(StreamName::DAEMON);
+            open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
+        }));
         write.await
     }
 
@@ -121,8 +119,7 @@ impl Machines {
             return Ok(());
         }
         let id = daemon.daemon_id.clone();
-        let renewed =
-            self.core.change(move |tx| Box::pin(async move { tx.machines().renew(&id).await }));
+        let renewed = self.core.change(job!(|tx| tx.machines().renew(&id).await));
         if !renewed.await? {
             self.write_row(daemon.clone()).await?;
         }
@@ -132,7 +129,7 @@ impl Machines {
 
     pub async fn leave(&self) -> Result<(), Error> {
         let id = self.daemon_id().to_owned();
-        self.core.change(move |tx| Box::pin(async move { tx.machines().leave(&id).await })).await
+        self.core.change(job!(|tx| tx.machines().leave(&id).await)).await
     }
 
     /// Handles what machines hold whose daemons are away. Counts only time during which this daemon
@@ -163,16 +160,14 @@ impl Machines {
                 continue;
             }
             let (id, seen, since) = (row.peer.peer_id, row.peer.status, away.since);
-            let write = self.core.change(move |tx| {
-                Box::pin(async move {
-                    let row = tx.peers().get(&id).await?;
-                    let Some(mut row) = row.filter(|row| row.peer.status == seen) else {
-                        return Ok(());
-                    };
-                    let at = if is_for_long { tx.now() } else { since };
-                    set_reach(tx, &mut row.peer, next, at, "its machine is away").await
-                })
-            });
+            let write = self.core.change(job!(|tx| {
+                let row = tx.peers().get(&id).await?;
+                let Some(mut row) = row.filter(|row| row.peer.status == seen) else {
+                    return Ok(());
+                };
+                let at = if is_for_long { tx.now() } else { since };
+                set_reach(tx, &mut row.peer, next, at, "its machine is away").await
+            }));
             write.await?;
         }
         Ok(())
@@ -198,11 +193,9 @@ impl Machines {
 
     async fn end_what_it_holds(&self, away: &AwayMachine) -> Result<(), Error> {
         let id = away.machine.machine_id.clone();
-        let ended = self.core.change(move |tx| {
-            Box::pin(
-                async move { tx.tokens().end_of_machine(&id, limits::PROCESSES_PER_PAGE).await },
-            )
-        });
+        let ended = self
+            .core
+            .change(job!(|tx| tx.tokens().end_of_machine(&id, limits::PROCESSES_PER_PAGE).await));
         self.access.forget(&ended.await?);
         for agent in self.core.store.agents().live().await? {
             if agent.machine_id == away.machine.machine_id {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use svc_model::{
     CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, Timestamp, limits,
 };
-use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize};
+use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
 
 use super::{Error, Page, PageBounds, core::Core};
@@ -72,29 +72,27 @@ impl Mcp {
     ) -> Result<McpSessionRow, Error> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                budget.check_rows(tx, &caller, 1).await?;
-                let row = McpSessionRow {
-                    session_id: McpSessionId::new(&ids, tx.now()),
-                    principal,
-                    transport: new.transport,
-                    revision: new.revision,
-                    client: new.client,
-                    capabilities: new.capabilities,
-                    log_level: None,
-                    tools: None,
-                    client_session: None,
-                    last_seen_at: tx.now(),
-                };
-                tx.mcp().insert_session(&row).await?;
-                if new.transport == McpTransport::Sse {
-                    let stream = StreamName::new("mcp", &row.session_id);
-                    tx.streams().open(&stream, &StreamVisibility::Answers).await?;
-                }
-                Ok(row)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            budget.check_rows(tx, &caller, 1).await?;
+            let row = McpSessionRow {
+                session_id: McpSessionId::new(&ids, tx.now()),
+                principal,
+                transport: new.transport,
+                revision: new.revision,
+                client: new.client,
+                capabilities: new.capabilities,
+                log_level: None,
+                tools: None,
+                client_session: None,
+                last_seen_at: tx.now(),
+            };
+            tx.mcp().insert_session(&row).await?;
+            if new.transport == McpTransport::Sse {
+                let stream = StreamName::new("mcp", &row.session_id);
+                tx.streams().open(&stream, &StreamVisibility::Answers).await?;
+            }
+            Ok(row)
+        }));
         write.await
     }
 
@@ -121,17 +119,16 @@ impl Mcp {
         capabilities: String,
     ) -> Result<(), Error> {
         let id = id.clone();
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                tx.mcp().describe_session(&id, revision, client.as_deref(), &capabilities).await
-            })
-        });
+        let write = self.core.change(job!(|tx| tx
+            .mcp()
+            .describe_session(&id, revision, client.as_deref(), &capabilities)
+            .await));
         write.await
     }
 
     pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
         let id = id.clone();
-        self.core.change(move |tx| Box::pin(async move { tx.mcp().touch_session(&id).await })).await
+        self.core.change(job!(|tx| tx.mcp().touch_session(&id).await)).await
     }
 
     /// Sets the lowest level of log messages that the client gets.
@@ -141,33 +138,27 @@ impl Mcp {
         level: &'static str,
     ) -> Result<(), Error> {
         let id = id.clone();
-        self.core
-            .change(move |tx| Box::pin(async move { tx.mcp().set_log_level(&id, level).await }))
-            .await
+        self.core.change(job!(|tx| tx.mcp().set_log_level(&id, level).await)).await
     }
 
     /// Stores which list of tools the client has seen.
     pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
         let id = id.clone();
-        self.core
-            .change(move |tx| Box::pin(async move { tx.mcp().set_tools(&id, tools).await }))
-            .await
+        self.core.change(job!(|tx| tx.mcp().set_tools(&id, tools).await)).await
     }
 
     /// Ends a session, but not the calls that run in it.
     pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
         let id = id.clone();
         self.core
-            .change(move |tx| {
-                Box::pin(async move {
-                    tx.mcp().close_session(&id).await?;
-                    let stream = StreamName::new("mcp", &id);
-                    if tx.streams().state(&stream).await?.is_some_and(|state| !state.closed) {
-                        tx.streams().close(&stream).await?;
-                    }
-                    Ok(())
-                })
-            })
+            .change(job!(|tx| {
+                tx.mcp().close_session(&id).await?;
+                let stream = StreamName::new("mcp", &id);
+                if tx.streams().state(&stream).await?.is_some_and(|state| !state.closed) {
+                    tx.streams().close(&stream).await?;
+                }
+                Ok(())
+            }))
             .await
     }
 
@@ -188,22 +179,16 @@ impl Mcp {
         stream: String,
     ) -> Result<(), Error> {
         let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                budget.check_rows(tx, &caller, 1).await?;
-                Ok(tx.mcp().insert_subscription(&id, &uri, &stream).await?)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            budget.check_rows(tx, &caller, 1).await?;
+            Ok(tx.mcp().insert_subscription(&id, &uri, &stream).await?)
+        }));
         write.await
     }
 
     pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
         let id = id.clone();
-        self.core
-            .change(move |tx| {
-                Box::pin(async move { tx.mcp().delete_subscription(&id, &uri).await })
-            })
-            .await
+        self.core.change(job!(|tx| tx.mcp().delete_subscription(&id, &uri).await)).await
     }
 
     /// The URIs that a session is subscribed to, with their streams.
@@ -223,35 +208,33 @@ impl Mcp {
         first: Option<String>,
     ) -> Result<(CallRow, StreamName), Error> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
-                let row = CallRow {
-                    call_id: CallId::new(&ids, tx.now()),
-                    session_id: new.session.map(|(id, _)| id),
-                    principal,
-                    credential: Some(new.credential),
-                    acts_for: new.acts_for,
-                    revision: Some(new.revision),
-                    rpc_id: new.rpc_id,
-                    tool: new.tool,
-                    params: new.params,
-                    is_task: new.is_task,
-                    state: CallState::Working,
-                    asks: None,
-                    answers: new.answers,
-                    started_at: new.started_at,
-                    updated_at: tx.now(),
-                };
-                let stream = row.stream(transport);
-                tx.mcp().insert_call(&row).await?;
-                tx.streams().open(&stream, &StreamVisibility::Answers).await?;
-                if let Some(first) = first {
-                    tx.append(&stream, vec![message(first)]).await?;
-                }
-                Ok((row, stream))
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
+            let row = CallRow {
+                call_id: CallId::new(&ids, tx.now()),
+                session_id: new.session.map(|(id, _)| id),
+                principal,
+                credential: Some(new.credential),
+                acts_for: new.acts_for,
+                revision: Some(new.revision),
+                rpc_id: new.rpc_id,
+                tool: new.tool,
+                params: new.params,
+                is_task: new.is_task,
+                state: CallState::Working,
+                asks: None,
+                answers: new.answers,
+                started_at: new.started_at,
+                updated_at: tx.now(),
+            };
+            let stream = row.stream(transport);
+            tx.mcp().insert_call(&row).await?;
+            tx.streams().open(&stream, &StreamVisibility::Answers).await?;
+            if let Some(first) = first {
+                tx.append(&stream, vec![message(first)]).await?;
+            }
+            Ok((row, stream))
+        }));
         write.await
     }
 
@@ -275,24 +258,22 @@ impl Mcp {
         end: CallEnd,
     ) -> Result<bool, Error> {
         let (id, stream) = (id.clone(), stream.clone());
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
-                if row.state.is_terminal() {
-                    return Ok(false);
-                }
-                tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
-                let open = tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
-                if let Some(text) = end.message.filter(|_| open) {
-                    tx.append(&stream, vec![message(text)]).await?;
-                }
-                // The stream of a whole session stays open.
-                if open && stream == StreamName::new("mcp", &id) {
-                    tx.streams().close(&stream).await?;
-                }
-                Ok(true)
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
+            if row.state.is_terminal() {
+                return Ok(false);
+            }
+            tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
+            let open = tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
+            if let Some(text) = end.message.filter(|_| open) {
+                tx.append(&stream, vec![message(text)]).await?;
+            }
+            // The stream of a whole session stays open.
+            if open && stream == StreamName::new("mcp", &id) {
+                tx.streams().close(&stream).await?;
+            }
+            Ok(true)
+        }));
         write.await
     }
 
@@ -305,18 +286,14 @@ impl Mcp {
     ) -> Result<(), Error> {
         let id = id.clone();
         self.core
-            .change(move |tx| {
-                Box::pin(async move {
-                    let state =
-                        if asks.is_some() { CallState::InputRequired } else { CallState::Working };
-                    if tx.mcp().call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
-                        tx.mcp()
-                            .update_call(&id, state, asks.as_deref(), answers.as_deref())
-                            .await?;
-                    }
-                    Ok(())
-                })
-            })
+            .change(job!(|tx| {
+                let state =
+                    if asks.is_some() { CallState::InputRequired } else { CallState::Working };
+                if tx.mcp().call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
+                    tx.mcp().update_call(&id, state, asks.as_deref(), answers.as_deref()).await?;
+                }
+                Ok(())
+            }))
             .await
     }
 
@@ -376,9 +353,7 @@ impl Mcp {
     pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
         let mut fresh = [0_u8; 32];
         svc_model::random_bytes(&mut fresh);
-        self.core
-            .change(move |tx| Box::pin(async move { tx.settings().secret(name, &fresh).await }))
-            .await
+        self.core.change(job!(|tx| tx.settings().secret(name, &fresh).await)).await
     }
 }
 

@@ -16,7 +16,7 @@ use svc_model::{
     Caller, Clock, MovedFolder, Project, ProjectFolder, READ_ALL, Timestamp, is_remote_name,
     journal::Session,
 };
-use svc_store::{Store, WriteTx};
+use svc_store::{Store, WriteTx, job};
 use svc_sys::git_repository;
 
 use super::{Error, Page, PageBounds, check};
@@ -121,9 +121,7 @@ impl Projects {
                 let mut used_at = row.used_at;
                 if now.since(used_at) >= USE_NOTED {
                     let used = root.clone();
-                    let touched = self
-                        .store
-                        .write(move |tx| Box::pin(async move { tx.projects().touch(&used).await }));
+                    let touched = self.store.write(job!(|tx| tx.projects().touch(&used).await));
                     touched.await?;
                     used_at = now;
                 }
@@ -137,11 +135,10 @@ impl Projects {
         }
         let FolderClaim { name, main } = FolderClaim::read(&root).await;
         let folder = root.clone();
-        let decided = self.store.write(move |tx| {
-            Box::pin(async move {
-                tx.projects().decide(&folder, main.as_deref(), name.as_deref()).await
-            })
-        });
+        let decided = self.store.write(job!(|tx| tx
+            .projects()
+            .decide(&folder, main.as_deref(), name.as_deref())
+            .await));
         let project = decided.await?;
         self.remember(root, &project, now);
         Ok(project)
@@ -293,11 +290,10 @@ impl Projects {
         self.of_root(root.clone()).await?;
         let claim = FolderClaim::read(&root).await;
         let to_move = root.clone();
-        let moved = self.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                tx.projects().follow(&to_move, claim.main.as_deref(), claim.remote()).await
-            })
-        });
+        let moved = self.store.on_behalf_of(caller).write(job!(|tx| tx
+            .projects()
+            .follow(&to_move, claim.main.as_deref(), claim.remote())
+            .await));
         let moved = moved.await?;
         self.known().remove(&root);
         Ok(moved)

@@ -9,7 +9,7 @@ use svc_model::{
     source::SourceState,
 };
 use svc_store::{
-    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError, WriteTx,
+    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError, WriteTx, job,
 };
 
 use super::{
@@ -108,7 +108,7 @@ impl Sources {
 
     pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
         let row = list_row(key, lists);
-        self.core.change(move |tx| Box::pin(async move { tx.sources().put_list(&row).await })).await
+        self.core.change(job!(|tx| tx.sources().put_list(&row).await)).await
     }
 
     /// The definitions that a person has approved for each server, with the changes that were
@@ -135,15 +135,13 @@ impl Sources {
             (!news.is_empty()).then(|| NewEvent::new("source.changed", &change_event(&key, &news)));
         let list = list_row(key, lists);
         let row = SourcePinRow { list, told: json!(told).to_string() };
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                tx.sources().put_pin(&row).await?;
-                match event {
-                    Some(event) => tell_team(tx, event).await,
-                    None => Ok(()),
-                }
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            tx.sources().put_pin(&row).await?;
+            match event {
+                Some(event) => tell_team(tx, event).await,
+                None => Ok(()),
+            }
+        }));
         write.await
     }
 
@@ -154,12 +152,10 @@ impl Sources {
         let state = state.as_str().to_owned();
         let SourceKey { name, project } = key;
         let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                tx.sources().put_state(&row).await?;
-                tell_team(tx, event).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            tx.sources().put_state(&row).await?;
+            tell_team(tx, event).await
+        }));
         write.await
     }
 
@@ -174,16 +170,12 @@ impl Sources {
         let ProcessIdentity { pid, started } = process;
         let SourceKey { name, project } = key;
         let row = SourceProcessRow { mark, pid, started, name, project, instance };
-        self.core
-            .change(move |tx| Box::pin(async move { tx.sources().insert_process(&row).await }))
-            .await
+        self.core.change(job!(|tx| tx.sources().insert_process(&row).await)).await
     }
 
     /// Deletes the row of a process of whose process tree nothing is left.
     pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
-        self.core
-            .change(move |tx| Box::pin(async move { tx.sources().delete_process(&mark).await }))
-            .await
+        self.core.change(job!(|tx| tx.sources().delete_process(&mark).await)).await
     }
 
     /// The marks of processes that an earlier daemon started and did not see end.
@@ -197,11 +189,7 @@ impl Sources {
         stream: StreamName,
         visibility: StreamVisibility,
     ) -> Result<(), Error> {
-        self.core
-            .change(move |tx| {
-                Box::pin(async move { tx.streams().open(&stream, &visibility).await })
-            })
-            .await?;
+        self.core.change(job!(|tx| tx.streams().open(&stream, &visibility).await)).await?;
         Ok(())
     }
 
@@ -234,9 +222,9 @@ impl Sources {
             None => String::new(),
         };
         let visibility = StreamVisibility::shared(&Ownership::from_row("operator", project));
-        let write = self.core.change(move |tx| {
-            Box::pin(async move { open_and_append(tx, &key.stream(), &visibility, events).await })
-        });
+        let write =
+            self.core
+                .change(job!(|tx| open_and_append(tx, &key.stream(), &visibility, events).await));
         write.await
     }
 }

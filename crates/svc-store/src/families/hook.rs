@@ -284,14 +284,13 @@ mod tests {
             version: Timestamp::from_millis(version),
         };
         let note = async |session: &'static str, item: ItemVersion| {
-            at.write(move |tx| Box::pin(async move { tx.seen().note(session, &item, None).await }))
-                .await
+            at.write(crate::job!(|tx| tx.seen().note(session, &item, None).await)).await
         };
         assert!(note("s", item(1)).await && !note("s", item(1)).await);
         assert!(note("s", item(2)).await, "a later version");
         assert!(note("other", item(1)).await, "another session");
         assert_eq!(at.store.seen().list("s").await.unwrap().len(), 2);
-        at.write(|tx| Box::pin(async move { tx.seen().forget("s").await })).await;
+        at.write(crate::job!(|tx| tx.seen().forget("s").await)).await;
         assert_eq!(
             (
                 at.store.seen().list("s").await.unwrap().len(),
@@ -321,12 +320,10 @@ mod tests {
         let confirm = async |by: usize, session: &str| {
             let mut by = record(&at, by, "").await;
             session.clone_into(&mut by.session_id);
-            at.write(move |tx| {
-                Box::pin(async move {
-                    let ids = ["ghap_1", "nothing_else"];
-                    tx.confirmations().insert(&Reader::All, &ids, &by, HelpEvidence::Name).await
-                })
-            })
+            at.write(crate::job!(|tx| {
+                let ids = ["ghap_1", "nothing_else"];
+                tx.confirmations().insert(&Reader::All, &ids, &by, HelpEvidence::Name).await
+            }))
             .await;
         };
         confirm(2, "s").await;

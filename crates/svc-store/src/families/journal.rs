@@ -361,6 +361,6 @@ mod tests {
 
     async fn run(at: &TestStore, sql: &str) {
         let sql = sql.to_owned();
-        at.write(move |tx| Box::pin(async move { tx.direct.execute(&sql) })).await;
+        at.write(crate::job!(|tx| tx.direct.execute(&sql))).await;
     }
 }

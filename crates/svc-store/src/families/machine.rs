@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        OpenOptions, Store,
+        OpenOptions, Store, job,
         sqlite::{file::writer_options, migrate},
     };
 
@@ -303,13 +303,11 @@ mod tests {
         };
         let join = async |store: &Store, id: &str| {
             let daemon = NewDaemon { daemon_id: id.to_owned(), pid: 1, version: "1".to_owned() };
-            let joined =
-                store.write(move |tx| Box::pin(async move { tx.machines().join(&daemon).await }));
+            let joined = store.write(job!(|tx| tx.machines().join(&daemon).await));
             joined.await.unwrap()
         };
         let renew = async |store: &Store, id: &'static str| {
-            let renewed =
-                store.write(move |tx| Box::pin(async move { tx.machines().renew(id).await }));
+            let renewed = store.write(job!(|tx| tx.machines().renew(id).await));
             renewed.await.unwrap()
         };
         let (a, writer) = open("a", "box-a").await;

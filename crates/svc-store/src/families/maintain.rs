@@ -14,6 +14,7 @@ use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
 use crate::{
     Result, ServerReport, SizeSample, StoreSize, TrimOutcome,
     columns::to_json,
+    job,
     read_query::Readers,
     sqlite::file::{SHRINK, writer_options},
     statement::{bind, change, pool_value, pool_values, select_fields, select_value},
@@ -85,9 +86,7 @@ impl Upkeep<'_> {
                     is_done = false;
                     break;
                 }
-                self.store
-                    .write(move |tx| Box::pin(async move { tx.upkeep().merge(index.merge).await }))
-                    .await?;
+                self.store.write(job!(|tx| tx.upkeep().merge(index.merge).await)).await?;
             }
         }
         Ok(is_done)
@@ -162,7 +161,7 @@ impl Upkeep<'_> {
         }
         self.store.frame_source.release_memory()?;
         self.store.row_readers.release_memory()?;
-        self.store.write(|tx| Box::pin(async move { tx.upkeep().release_memory().await })).await
+        self.store.write(job!(|tx| tx.upkeep().release_memory().await)).await
     }
 
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
@@ -196,12 +195,8 @@ impl Upkeep<'_> {
             return Ok(TrimOutcome { removed: 0, more: false });
         };
         let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
-        let removed = self
-            .store
-            .write(move |tx| {
-                Box::pin(async move { tx.upkeep().remove_events(&positions, last).await })
-            })
-            .await;
+        let removed =
+            self.store.write(job!(|tx| tx.upkeep().remove_events(&positions, last).await)).await;
         removed.map(|removed| TrimOutcome { removed, more })
     }
 
@@ -291,8 +286,7 @@ impl UpkeepWrites<'_> {
 impl Sweeps<'_> {
     /// Removes ids of hook events older than `before`; returns the number of rows.
     pub async fn forget_hooks(self, before: Timestamp) -> Result<u64> {
-        self.in_jobs(move |tx| Box::pin(async move { tx.sweeps().forget_some_hooks(before).await }))
-            .await
+        self.in_jobs(job!(|tx| tx.sweeps().forget_some_hooks(before).await)).await
     }
 
     /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
@@ -306,9 +300,7 @@ impl Sweeps<'_> {
             let sessions = to_json(&sessions);
             removed += self
                 .store
-                .write(move |tx| {
-                    Box::pin(async move { tx.sweeps().forget_some_seen(&sessions, before).await })
-                })
+                .write(job!(|tx| tx.sweeps().forget_some_seen(&sessions, before).await))
                 .await?;
         }
     }
@@ -317,11 +309,8 @@ impl Sweeps<'_> {
     /// subscriptions of ended sessions.
     pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64> {
         // Sessions first: a session that is used again meanwhile keeps its subscriptions.
-        let closed = self
-            .in_jobs(move |tx| {
-                Box::pin(async move { tx.sweeps().close_some_idle_mcp_sessions(before).await })
-            })
-            .await?;
+        let closed =
+            self.in_jobs(job!(|tx| tx.sweeps().close_some_idle_mcp_sessions(before).await)).await?;
         loop {
             let sessions = self.closed_mcp_sessions_with_subscriptions().await?;
             if sessions.is_empty() {
@@ -329,11 +318,7 @@ impl Sweeps<'_> {
             }
             let sessions = to_json(&sessions);
             self.store
-                .write(move |tx| {
-                    Box::pin(
-                        async move { tx.sweeps().delete_some_mcp_subscriptions(&sessions).await },
-                    )
-                })
+                .write(job!(|tx| tx.sweeps().delete_some_mcp_subscriptions(&sessions).await))
                 .await?;
         }
     }

@@ -360,7 +360,7 @@ mod tests {
     use svc_model::{Ids, text};
 
     use super::*;
-    use crate::testing::TestStore;
+    use crate::{job, testing::TestStore};
 
     #[tokio::test]
     async fn the_memory_index_agrees_with_the_table() {
@@ -380,11 +380,10 @@ mod tests {
             let terms = text::terms(content);
             let done: Result<_> = at
                 .store
-                .write(move |tx| {
-                    Box::pin(async move {
-                        tx.memories().insert(&memory, &memory.content, &terms, "s", false).await
-                    })
-                })
+                .write(job!(|tx| tx
+                    .memories()
+                    .insert(&memory, &memory.content, &terms, "s", false)
+                    .await))
                 .await;
             assert_eq!(done.unwrap(), None);
         }
@@ -409,10 +408,7 @@ mod tests {
             .unwrap();
         assert_eq!((all.len(), total, at.store.memories().count().await.unwrap()), (2, 2, 2));
         let id = all[1].id.clone();
-        let gone: Result<bool> = at
-            .store
-            .write(move |tx| Box::pin(async move { tx.memories().delete(&id).await }))
-            .await;
+        let gone: Result<bool> = at.store.write(job!(|tx| tx.memories().delete(&id).await)).await;
         assert!(gone.unwrap());
         assert_eq!((found("clock").await, found("cach").await), ((0, 0), (1, 1)));
     }

@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        OpenOptions, Store,
+        OpenOptions, Store, job,
         sqlite::{file::writer_options, migrate},
         testing::TestStore,
     };
@@ -259,9 +259,7 @@ mod tests {
         main: Option<&'static str>,
         name: Option<&'static str>,
     ) -> String {
-        let decided = store.write(move |tx| {
-            Box::pin(async move { tx.projects().decide(folder, main, name).await })
-        });
+        let decided = store.write(job!(|tx| tx.projects().decide(folder, main, name).await));
         decided.await.unwrap()
     }
 
@@ -271,9 +269,7 @@ mod tests {
         main: Option<&'static str>,
         name: Option<&'static str>,
     ) -> (String, Option<String>) {
-        let moved = store.write(move |tx| {
-            Box::pin(async move { tx.projects().follow(folder, main, name).await })
-        });
+        let moved = store.write(job!(|tx| tx.projects().follow(folder, main, name).await));
         let moved = moved.await.unwrap();
         (moved.project, moved.alias)
     }

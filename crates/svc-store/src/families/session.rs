@@ -349,12 +349,11 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::{Store, testing::TestStore};
+    use crate::{Store, job, testing::TestStore};
 
     async fn count(store: &Store, call: ToolCall) -> ToolCallCount {
-        let counted: Result<_> = store
-            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
-            .await;
+        let counted: Result<_> =
+            store.write(job!(|tx| tx.tool_counts().count_call(&call).await)).await;
         counted.unwrap()
     }
 
@@ -401,8 +400,7 @@ mod tests {
         let test = TestStore::open().await;
         let store = &test.store;
         // Queued together, so that they share a commit.
-        let reset =
-            store.write(|tx| Box::pin(async move { tx.tool_counts().reset("a", "").await }));
+        let reset = store.write(job!(|tx| tx.tool_counts().reset("a", "").await));
         let (first, reset, second) = tokio::join!(
             count(store, call("a", "", None)),
             reset,

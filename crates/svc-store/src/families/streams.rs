@@ -475,15 +475,13 @@ mod tests {
         .map(|(visibility, number)| (StreamName::new("x", number), visibility))
         .collect();
         for (name, visibility) in streams.clone() {
-            test.write(move |tx| {
-                Box::pin(async move {
-                    // Opened for the operator only; then the visibility is set.
-                    tx.streams().open(&name, &StreamVisibility::Answers).await?;
-                    tx.streams().set_visibility(&name, &visibility).await?;
-                    tx.append(&name, vec![event("a", "{}")]).await?;
-                    Ok(())
-                })
-            })
+            test.write(crate::job!(|tx| {
+                // Opened for the operator only; then the visibility is set.
+                tx.streams().open(&name, &StreamVisibility::Answers).await?;
+                tx.streams().set_visibility(&name, &visibility).await?;
+                tx.append(&name, vec![event("a", "{}")]).await?;
+                Ok(())
+            }))
             .await;
         }
         let session = |key: &str, project: Option<&str>| Reader::Session {

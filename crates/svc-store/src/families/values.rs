@@ -545,12 +545,11 @@ mod tests {
                 })
                 .collect();
             let clustering = Clustering { state: "state".to_owned(), records: 60, noise: 0 };
-            at.write(move |tx| {
-                Box::pin(
-                    async move { tx.values().put_clusters(Axis::Full, &clustering, &groups).await },
-                )
-            })
-            .await;
+            at.write(crate::job!(|tx| tx
+                .values()
+                .put_clusters(Axis::Full, &clustering, &groups)
+                .await))
+                .await;
             let clusters = at.store.values().clusters(&Reader::All, Axis::Full).await.unwrap();
             clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
         };

@@ -11,7 +11,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{Caller, Timestamp, TokenHash, TokenId, limits, new_secret, token_hash};
-use svc_store::{LoginCodeRow, TokenRow};
+use svc_store::{LoginCodeRow, TokenRow, job};
 
 use super::{
     Access, Credential,
@@ -75,16 +75,14 @@ impl Access {
     async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
         require_operator(caller)?;
         let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
-        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
-                tx.browsers()
-                    .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
-                    .await?;
-                tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
-                Ok::<_, Error>(expires_at)
-            })
-        });
+        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
+            tx.browsers()
+                .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
+                .await?;
+            tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
+            Ok::<_, Error>(expires_at)
+        }));
         job.await
     }
 
@@ -100,21 +98,19 @@ impl Access {
         check_key(word, known.as_ref(), &operator, self.core.now())?;
         let secret = new_secret();
         let (cookie, ids) = (cookie_hash(&secret), self.core.ids.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let known = tx.browsers().login_code(&hash).await?;
-                check_key(word, known.as_ref(), &operator, tx.now())?;
-                tx.browsers().use_login_code(&hash).await?;
-                tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
-                let subject = SUBJECT.to_owned();
-                let row = TokenRow {
-                    operator_credential: Some(operator),
-                    ..new_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
-                };
-                tx.tokens().insert(&row, &cookie).await?;
-                Ok::<_, Error>(row)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let known = tx.browsers().login_code(&hash).await?;
+            check_key(word, known.as_ref(), &operator, tx.now())?;
+            tx.browsers().use_login_code(&hash).await?;
+            tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
+            let subject = SUBJECT.to_owned();
+            let row = TokenRow {
+                operator_credential: Some(operator),
+                ..new_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
+            };
+            tx.tokens().insert(&row, &cookie).await?;
+            Ok::<_, Error>(row)
+        }));
         let row = job.await?;
         Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
     }
@@ -154,8 +150,7 @@ impl Access {
     /// Signs all browsers out. If the write fails, their cookies are invalid all the same, because
     /// the operator's token has changed; only open requests go on.
     pub(super) async fn end_browsers(&self) {
-        let job =
-            self.core.store.write(|tx| Box::pin(async move { tx.browsers().revoke_all().await }));
+        let job = self.core.store.write(job!(|tx| tx.browsers().revoke_all().await));
         let ended = job.await;
         match ended {
             Ok(ids) => self.forget(&ids),

@@ -18,7 +18,7 @@ use svc_model::{
     Caller, Principal, ProcessIdentity, Scope, Timestamp, TokenHash, TokenId, WeakSecret,
     check_secret, is_reserved_name, limits, new_secret, token_hash,
 };
-use svc_store::TokenRow;
+use svc_store::{TokenRow, job};
 use svc_sys::{private_file, telemetry};
 use tokio_util::sync::CancellationToken;
 
@@ -104,10 +104,7 @@ impl Access {
         }
         self.tokens.seen().note_use(&seen.id, now);
         let id = seen.id.clone();
-        let write = self
-            .core
-            .store
-            .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
+        let write = self.core.store.write(job!(|tx| tx.tokens().note_use(&id).await));
         // Authentication does not depend on this record.
         if let Err(error) = Box::pin(write).await {
             let error = telemetry::chain(&error);

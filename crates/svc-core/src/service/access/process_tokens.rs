@@ -15,7 +15,7 @@ use svc_model::{
     Caller, Ids, LocalProcess, ProcessIdentity, ProcessState, SHELLS, Timestamp, TokenId,
     is_agent_key, limits, new_secret, token_hash,
 };
-use svc_store::{AgentRow, ProcessSubject, TokenRow, WriteTx};
+use svc_store::{AgentRow, ProcessSubject, TokenRow, WriteTx, job};
 use svc_sys::process_list::{self, ProcessEntry};
 use tokio::time::{Instant, sleep};
 
@@ -80,22 +80,20 @@ impl Access {
         };
         let bearer = client.bearer();
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let mut subject = subject_of(tx, &process, fresh).await?;
-                if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session)) {
-                    // One process may have sessions in several folders, and starts the `svc
-                    // stdio` of a session in the session's folder.
-                    subject.project = Some(project);
-                    subject.cwd = Some(folder);
-                }
-                let replaced = replace_tokens(tx, &process, &bearer).await?;
-                let row = row_of(&ids, subject, process, tx.now());
-                tx.tokens().insert(&row, &hash).await?;
-                tx.tokens().set_bearer(&row.token_id, &bearer).await?;
-                Ok::<_, Error>((row, replaced))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let mut subject = subject_of(tx, &process, fresh).await?;
+            if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session)) {
+                // One process may have sessions in several folders, and starts the `svc
+                // stdio` of a session in the session's folder.
+                subject.project = Some(project);
+                subject.cwd = Some(folder);
+            }
+            let replaced = replace_tokens(tx, &process, &bearer).await?;
+            let row = row_of(&ids, subject, process, tx.now());
+            tx.tokens().insert(&row, &hash).await?;
+            tx.tokens().set_bearer(&row.token_id, &bearer).await?;
+            Ok::<_, Error>((row, replaced))
+        }));
         let (row, replaced) = job.await?;
         self.forget(&replaced);
         Ok(ProcessToken {
@@ -191,17 +189,15 @@ impl Access {
     ) -> Result<TokenRow, Error> {
         let ids = self.core.ids.clone();
         let hash = token_hash(&new_secret());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                if let Some(row) = tx.tokens().of_process(&process).await? {
-                    return Ok(row);
-                }
-                let subject = subject_of(tx, &process, fresh).await?;
-                let row = row_of(&ids, subject, process, tx.now());
-                tx.tokens().insert(&row, &hash).await?;
-                Ok(row)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            if let Some(row) = tx.tokens().of_process(&process).await? {
+                return Ok(row);
+            }
+            let subject = subject_of(tx, &process, fresh).await?;
+            let row = row_of(&ids, subject, process, tx.now());
+            tx.tokens().insert(&row, &hash).await?;
+            Ok(row)
+        }));
         job.await
     }
 
@@ -219,9 +215,10 @@ impl Access {
         let is_running = self.core.state_of(&self.core.here(&process)) == ProcessState::Running;
         if !is_running {
             let gone = process.clone();
-            let known = self.core.store.write(move |tx| {
-                Box::pin(async move { Ok::<_, Error>(tx.tokens().process_subject(&gone).await?) })
-            });
+            let known = self
+                .core
+                .store
+                .write(job!(|tx| Ok::<_, Error>(tx.tokens().process_subject(&gone).await?)));
             if let Some(ProcessSubject { token_id: Some(token), session, project, cwd, .. }) =
                 known.await?.filter(|subject| !subject.is_barred)
             {
@@ -276,9 +273,10 @@ impl Access {
         let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
         let limit = limits::PROCESSES_PER_PAGE;
         if self.core.store.tokens().has_gone_processes(before).await? {
-            let write = self.core.store.write(move |tx| {
-                Box::pin(async move { tx.tokens().forget_gone_processes(before, limit).await })
-            });
+            let write = self
+                .core
+                .store
+                .write(job!(|tx| tx.tokens().forget_gone_processes(before, limit).await));
             write.await?;
         }
         Ok(())
@@ -548,7 +546,6 @@ mod tests {
         io::{BufRead as _, BufReader},
         process::{Child, Command, Stdio},
     };
-
 
     use super::*;
     use crate::service::testing::opened;

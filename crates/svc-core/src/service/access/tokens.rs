@@ -9,7 +9,7 @@ use svc_model::{
     TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
     token_hash,
 };
-use svc_store::{PeerRow, TokenRow};
+use svc_store::{PeerRow, TokenRow, job};
 
 use super::Access;
 use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
@@ -154,25 +154,23 @@ impl Access {
         }
         let token = format!("svc_{}", new_secret());
         let (hash, ids) = (token_hash(&token), self.core.ids.clone());
-        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let row = TokenRow {
-                    scopes: input.scopes,
-                    project,
-                    cwd,
-                    ..new_row(&ids, input.session, tx.now(), ttl)
-                };
-                tx.tokens().insert(&row, &hash).await?;
-                Ok(MintedToken {
-                    token_id: row.token_id,
-                    token,
-                    session: row.session,
-                    scopes: row.scopes,
-                    project: row.project,
-                    expires_at: row.expires_at,
-                })
+        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let row = TokenRow {
+                scopes: input.scopes,
+                project,
+                cwd,
+                ..new_row(&ids, input.session, tx.now(), ttl)
+            };
+            tx.tokens().insert(&row, &hash).await?;
+            Ok(MintedToken {
+                token_id: row.token_id,
+                token,
+                session: row.session,
+                scopes: row.scopes,
+                project: row.project,
+                expires_at: row.expires_at,
             })
-        });
+        }));
         job.await
     }
 
@@ -237,7 +235,7 @@ impl Access {
             .core
             .store
             .on_behalf_of(caller)
-            .write(move |tx| Box::pin(async move { tx.tokens().revoke(&to_revoke).await }));
+            .write(job!(|tx| tx.tokens().revoke(&to_revoke).await));
         let row = job.await?;
         self.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)

@@ -11,7 +11,7 @@ use svc_model::{
     hook::HookClient, limits,
 };
 use svc_store::{
-    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx,
+    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx, job,
 };
 
 use super::state::{give_to, set_reason};
@@ -123,7 +123,7 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
         let message = store.messages().get(&id).await?;
         let question = AttendedQuestion { core: core.clone(), task: task.clone(), message };
         let Some(end) = question.no_answer().await? else { continue };
-        let ended = store.write(move |tx| Box::pin(async move { question.end(tx, end).await }));
+        let ended = store.write(job!(|tx| question.end(tx, end).await));
         if let Err(error) = ended.await {
             if error.is_of_daemon() {
                 return Err(error);

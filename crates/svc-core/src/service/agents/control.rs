@@ -12,7 +12,7 @@ use svc_model::{
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     backend_names, limits,
 };
-use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView};
+use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -92,8 +92,7 @@ impl Agents {
             AgentStart::new(&self.core, &self.settings, caller, input, resumed.as_ref()).await?;
         let (core, created_by) = (self.core.clone(), caller.principal().to_string());
         let store = self.core.store.on_behalf_of(caller);
-        let made = store
-            .write(move |tx| Box::pin(async move { start.make(tx, &core, &created_by).await }));
+        let made = store.write(job!(|tx| start.make(tx, &core, &created_by).await));
         let planned = match made.await? {
             MadeAgent::New(planned) => planned,
             MadeAgent::Known(row) => {
@@ -365,32 +364,28 @@ impl Agents {
         task: &TaskId,
     ) -> Result<Option<(String, String)>, Error> {
         let task = task.clone();
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let work = tx.assignments().of_task(&task).await?;
-                let Some(mut work) = work else { return Ok(None) };
-                note_returned(tx, &mut work).await?;
-                Ok(Some((work.instance, work.backend)))
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let work = tx.assignments().of_task(&task).await?;
+            let Some(mut work) = work else { return Ok(None) };
+            note_returned(tx, &mut work).await?;
+            Ok(Some((work.instance, work.backend)))
+        }));
         write.await
     }
 
     /// Notes that no call waits for a task's answer any more: a message brings it at the end.
     pub async fn stop_waiting(&self, task: &TaskId) -> Result<(), Error> {
         let task = task.clone();
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let work = tx.assignments().of_task(&task).await?;
-                let waits = |work: &AssignmentRow| work.ended_at.is_none();
-                if let Some(mut work) = work.filter(waits)
-                    && work.waits_until.take().is_some()
-                {
-                    tx.assignments().update(&work).await?;
-                }
-                Ok(())
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            let work = tx.assignments().of_task(&task).await?;
+            let waits = |work: &AssignmentRow| work.ended_at.is_none();
+            if let Some(mut work) = work.filter(waits)
+                && work.waits_until.take().is_some()
+            {
+                tx.assignments().update(&work).await?;
+            }
+            Ok(())
+        }));
         write.await
     }
 

@@ -13,7 +13,7 @@ use svc_model::{
     hook::HookClient,
     is_agent_key, limits,
 };
-use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx, job};
 use svc_sys::config::ResolvedInstance;
 
 use super::{
@@ -171,7 +171,7 @@ impl<'a> DispatchInput<'a> {
             is_at_once: input.is_at_once,
         };
         let store = agents.core.store.on_behalf_of(caller);
-        store.write(move |tx| Box::pin(async move { dispatch.insert(tx).await })).await
+        store.write(job!(|tx| dispatch.insert(tx).await)).await
     }
 
     async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements, Error> {

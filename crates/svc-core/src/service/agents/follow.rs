@@ -15,7 +15,7 @@ use svc_model::{
     AgentId, NewEvent, ProcessIdentity, StreamName, StreamVisibility,
     agent::{AgentDelta, AgentEventBody, AgentState, HistoryRole},
 };
-use svc_store::{PrecedingEvent, StoreError};
+use svc_store::{PrecedingEvent, StoreError, job};
 use svc_sys::backoff::Backoff;
 use svc_wire::host_protocol::StopAgent;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -170,21 +170,19 @@ impl AgentFollower {
 
     pub(super) async fn note_host(&self, host: ProcessIdentity, pid: u32) -> Result<(), Error> {
         let id = self.id.clone();
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
-                let has_ended = row.ended_at.is_some();
-                if has_ended && row.last_pid != 0 {
-                    return Ok(());
-                }
-                row.last_pid = pid;
-                if !has_ended {
-                    (row.host, row.info.pid) = (Some(host), pid);
-                }
-                tx.agents().update(&row).await?;
-                Ok(())
-            })
-        });
+        let write = self.agents.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
+            let has_ended = row.ended_at.is_some();
+            if has_ended && row.last_pid != 0 {
+                return Ok(());
+            }
+            row.last_pid = pid;
+            if !has_ended {
+                (row.host, row.info.pid) = (Some(host), pid);
+            }
+            tx.agents().update(&row).await?;
+            Ok(())
+        }));
         write.await
     }
 
@@ -201,19 +199,14 @@ impl AgentFollower {
 
     async fn head(&self) -> Result<i64, Error> {
         let id = self.id.clone();
-        let state = self
-            .agents
-            .core
-            .change(move |tx| Box::pin(async move { tx.streams().state(&stream_of(&id)).await }));
+        let state = self.agents.core.change(job!(|tx| tx.streams().state(&stream_of(&id)).await));
         Ok(state.await?.ok_or(StoreError::NoStream)?.head)
     }
 
     async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult, Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let store = &self.agents.core.store;
-        let taken = store
-            .write(move |tx| Box::pin(async move { take_in(tx, &core, &key, events).await }))
-            .await?;
+        let taken = store.write(job!(|tx| take_in(tx, &core, &key, events).await)).await?;
         self.after(&taken).await;
         Ok(taken)
     }
@@ -338,34 +331,32 @@ impl AgentFollower {
     /// events, as there is no host to do so.
     pub(super) async fn end_as(&self, state: AgentState, why: String) -> Result<(), Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let mut taken = IntakeResult::default();
-                let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
-                let Some(mut row) = found else { return Ok::<_, Error>(taken) };
-                row.info.state = state;
-                row.info.error = Some(why.clone());
-                let stream = stream_of(&key);
-                let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
-                let end = [
-                    serde_json::json!({ "type": "error", "error": why }),
-                    serde_json::json!({ "type": "exit", "final_state": row.info.state }),
-                ];
-                let mut events = Vec::new();
-                for (mut event, offset) in end.into_iter().zip(head + 1..) {
-                    event["agent_id"] = key.as_str().into();
-                    event["offset"] = offset.into();
-                    event["timestamp"] = tx.now().as_millis().into();
-                    let kind = event["type"].as_str().unwrap_or_default().to_owned();
-                    events.push(NewEvent::new(kind, &event));
-                }
-                tx.append(&stream, events).await?;
-                let mut work = work_of(tx, &key).await?;
-                finish(tx, &mut row, &mut work, &core, &mut taken).await?;
-                tx.agents().update(&row).await?;
-                Ok(taken)
-            })
-        });
+        let write = self.agents.core.store.write(job!(|tx| {
+            let mut taken = IntakeResult::default();
+            let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
+            let Some(mut row) = found else { return Ok::<_, Error>(taken) };
+            row.info.state = state;
+            row.info.error = Some(why.clone());
+            let stream = stream_of(&key);
+            let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
+            let end = [
+                serde_json::json!({ "type": "error", "error": why }),
+                serde_json::json!({ "type": "exit", "final_state": row.info.state }),
+            ];
+            let mut events = Vec::new();
+            for (mut event, offset) in end.into_iter().zip(head + 1..) {
+                event["agent_id"] = key.as_str().into();
+                event["offset"] = offset.into();
+                event["timestamp"] = tx.now().as_millis().into();
+                let kind = event["type"].as_str().unwrap_or_default().to_owned();
+                events.push(NewEvent::new(kind, &event));
+            }
+            tx.append(&stream, events).await?;
+            let mut work = work_of(tx, &key).await?;
+            finish(tx, &mut row, &mut work, &core, &mut taken).await?;
+            tx.agents().update(&row).await?;
+            Ok(taken)
+        }));
         let taken = write.await?;
         self.after(&taken).await;
         Ok(())
@@ -446,9 +437,8 @@ impl AgentDeltas {
     async fn make_frames(&mut self, is_due: bool) -> Result<(), Error> {
         let (agent, said) = (self.agent.clone(), self.text.clone());
         let is_whole = said.ends_with('\n');
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move { give_unfinished(tx, &agent, &said, is_due).await })
-        });
+        let write =
+            self.core.store.write(job!(|tx| give_unfinished(tx, &agent, &said, is_due).await));
         write.await?;
         if is_due || is_whole {
             self.due = None;

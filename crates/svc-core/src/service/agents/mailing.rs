@@ -11,7 +11,7 @@ use svc_model::{
     hook, limits,
     stamp::{self, MessageSender},
 };
-use svc_store::{AgentMail, Batch, ListenerRead, StreamListener};
+use svc_store::{AgentMail, Batch, ListenerRead, StreamListener, job};
 use svc_sys::telemetry::chain;
 use svc_wire::host_protocol::{SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -151,11 +151,10 @@ impl AgentMailing {
                 }
                 HandoverResult::Refused(why) => {
                     let core = self.core.clone();
-                    let told = self.core.store.write(move |tx| {
-                        Box::pin(
-                            async move { assignments::mail_refused(tx, &core, &id, why).await },
-                        )
-                    });
+                    let told = self
+                        .core
+                        .store
+                        .write(job!(|tx| assignments::mail_refused(tx, &core, &id, why).await));
                     told.await?;
                 }
                 HandoverResult::Unreached => return Ok(false),

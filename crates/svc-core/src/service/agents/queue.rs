@@ -13,7 +13,7 @@ use svc_model::{
     agent::{AgentInput, AgentState},
     limits,
 };
-use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx, job};
 use svc_wire::host_protocol::{SendInput, SendMode, StopAgent};
 use tokio::time::{sleep, timeout};
 
@@ -128,14 +128,12 @@ impl AgentQueue {
             let Some(task_id) = work.task_id else { continue };
             let is_blocked = blocked.contains(&work.instance);
             let (agents, id) = (self.agents.clone(), task_id.clone());
-            let step = core.store.write(move |tx| {
-                Box::pin(async move {
-                    match QueuedWork::read(&agents, tx, &id).await? {
-                        Some(queued) => queued.step(is_blocked).await,
-                        None => Ok(QueueStep::Nothing),
-                    }
-                })
-            });
+            let step = core.store.write(job!(|tx| {
+                match QueuedWork::read(&agents, tx, &id).await? {
+                    Some(queued) => queued.step(is_blocked).await,
+                    None => Ok(QueueStep::Nothing),
+                }
+            }));
             match step.await {
                 // A failure of the database affects all tasks of the queue.
                 Err(error) if error.is_of_daemon() => return Err(error),
@@ -165,30 +163,26 @@ impl AgentQueue {
     }
 
     async fn wait_because(&self, id: TaskId, reason: String) -> Result<(), Error> {
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-                if task.task.is_over() {
-                    return Ok(());
-                }
-                set_reason(tx, &mut task, Some(reason)).await
-            })
-        });
+        let write = self.agents.core.store.write(job!(|tx| {
+            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
+            if task.task.is_over() {
+                return Ok(());
+            }
+            set_reason(tx, &mut task, Some(reason)).await
+        }));
         write.await
     }
 
     async fn give_up(&self, id: TaskId) -> Result<(), Error> {
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-                if task.task.is_over() || task.task.cancel_requested_at.is_some() {
-                    return Ok(());
-                }
-                task.task.cancel_requested_at = Some(tx.now());
-                task.task.reason = Some("its time is over".to_owned());
-                note(tx, &task).await
-            })
-        });
+        let write = self.agents.core.store.write(job!(|tx| {
+            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
+            if task.task.is_over() || task.task.cancel_requested_at.is_some() {
+                return Ok(());
+            }
+            task.task.cancel_requested_at = Some(tx.now());
+            task.task.reason = Some("its time is over".to_owned());
+            note(tx, &task).await
+        }));
         write.await
     }
 
@@ -233,14 +227,12 @@ impl AgentQueue {
                 }
             };
             let (writer, id) = (agents.clone(), id.clone());
-            let noted = agents.core.store.write(move |tx| {
-                Box::pin(async move {
-                    match QueuedWork::read(&writer, tx, &id).await? {
-                        Some(queued) => queued.note_sent(refusal).await,
-                        None => Ok(()),
-                    }
-                })
-            });
+            let noted = agents.core.store.write(job!(|tx| {
+                match QueuedWork::read(&writer, tx, &id).await? {
+                    Some(queued) => queued.note_sent(refusal).await,
+                    None => Ok(()),
+                }
+            }));
             return noted.await;
         }
     }

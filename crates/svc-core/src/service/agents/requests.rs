@@ -10,7 +10,7 @@ use svc_model::{
     agent::{RequestKind, RequestOptionKind},
     limits,
 };
-use svc_store::{PageSize, RequestAnswerRow, RequestRow};
+use svc_store::{PageSize, RequestAnswerRow, RequestRow, job};
 use svc_sys::process_list;
 use svc_wire::host_protocol::AnswerAgent;
 
@@ -272,28 +272,26 @@ impl Agents {
         answer: RequestAnswerRow,
     ) -> Result<RequestRow, Error> {
         let id = request.request_id.clone();
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
-                let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
-                if let Some(noted) = known.answer.clone() {
-                    // The host's own event closed the request, and has no text of the answer.
-                    if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
-                        return Ok(known);
-                    }
-                    tx.requests().correct(&id, &answer).await?;
-                    return Ok(RequestRow { answer: Some(answer), ..known });
+        let write = self.core.store.write(job!(|tx| {
+            let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
+            let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
+            if let Some(noted) = known.answer.clone() {
+                // The host's own event closed the request, and has no text of the answer.
+                if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
+                    return Ok(known);
                 }
-                tx.requests().close(&id, &answer).await?;
-                let agent = known.agent_id.clone().ok_or_else(unknown)?;
-                if let Some(agent) = tx.agents().get(&agent).await? {
-                    withdraw_from_operator(tx, &agent, &known).await?;
-                    let about = json!({ "request_id": id, "kind": known.kind, "by": answer.by });
-                    append_team_event(tx, "request.closed", &agent, about).await?;
-                }
-                tx.requests().get(&id).await?.ok_or_else(unknown)
-            })
-        });
+                tx.requests().correct(&id, &answer).await?;
+                return Ok(RequestRow { answer: Some(answer), ..known });
+            }
+            tx.requests().close(&id, &answer).await?;
+            let agent = known.agent_id.clone().ok_or_else(unknown)?;
+            if let Some(agent) = tx.agents().get(&agent).await? {
+                withdraw_from_operator(tx, &agent, &known).await?;
+                let about = json!({ "request_id": id, "kind": known.kind, "by": answer.by });
+                append_team_event(tx, "request.closed", &agent, about).await?;
+            }
+            tx.requests().get(&id).await?.ok_or_else(unknown)
+        }));
         write.await
     }
 

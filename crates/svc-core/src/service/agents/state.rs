@@ -19,7 +19,7 @@ use svc_model::{
     conversation::SourceTool,
     limits,
 };
-use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx};
+use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx, job};
 use svc_sys::{
     config::{AgentsConfig, Env, ResolvedInstance},
     telemetry::chain,
@@ -348,14 +348,12 @@ impl HostReach {
             return Ok(());
         }
         let id = id.clone();
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
-                let Some(row) = found else { return Ok(()) };
-                let state = if is_reached { row.info.state } else { AgentState::Unreachable };
-                show_state(tx, &row, state, None).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
+            let Some(row) = found else { return Ok(()) };
+            let state = if is_reached { row.info.state } else { AgentState::Unreachable };
+            show_state(tx, &row, state, None).await
+        }));
         write.await
     }
 

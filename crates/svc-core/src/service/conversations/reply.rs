@@ -4,7 +4,7 @@ use svc_model::{
     ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{AssignmentRow, Batch, ListenerRead, StoreError, StreamListener, WriteTx};
+use svc_store::{AssignmentRow, Batch, ListenerRead, StoreError, StreamListener, WriteTx, job};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -37,9 +37,7 @@ impl Conversations {
             let may_wait = Instant::now() < end;
             if is_there || !may_wait {
                 let id = run.run_id.clone();
-                let job = store.write(move |tx| {
-                    Box::pin(async move { settle(tx, &id, may_wait, when).await })
-                });
+                let job = store.write(job!(|tx| settle(tx, &id, may_wait, when).await));
                 if let Some(reply) = job.await? {
                     return Ok(reply);
                 }

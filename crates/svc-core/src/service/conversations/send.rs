@@ -14,7 +14,7 @@ use svc_model::{
     },
     limits,
 };
-use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx};
+use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx, job};
 
 use super::{
     ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
@@ -346,41 +346,39 @@ impl Conversations {
         }
         let when = self.when(caller, &to).await?;
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let is_known = match input.idempotency_key.as_deref() {
-                    Some(key) => {
-                        let from = question.to_peer.as_str();
-                        tx.messages().by_key(from, &to, key).await?.is_some()
-                    }
-                    None => false,
-                };
-                if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
-                    return Ok(SendDecision::Refused(refusal));
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let is_known = match input.idempotency_key.as_deref() {
+                Some(key) => {
+                    let from = question.to_peer.as_str();
+                    tx.messages().by_key(from, &to, key).await?.is_some()
                 }
-                let receiver = match tx.peers().get(&to).await? {
-                    Some(row) => row,
-                    None if to.is_operator() => team::operator_peer(tx).await?,
-                    None => {
-                        let gone = "the session that asked is gone";
-                        return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
-                    }
-                };
-                let kind = MessageType::Response;
-                let new = NewMessage {
-                    correlation_id: Some(question.id.as_str().to_owned()),
-                    idempotency_key: input.idempotency_key,
-                    ..team::plain_message(input.message, kind)
-                };
-                let (from, tool) = (question.to_peer.as_str().to_owned(), SourceTool::SessionsSend);
-                let outgoing = team::OutgoingMessage {
-                    run_id: question.provenance.map(|it| it.run_id),
-                    ..team::OutgoingMessage::new(core, caller, from, new, tool)
-                };
-                let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
-                Ok(SendDecision::Answer(Box::new(sent)))
-            })
-        });
+                None => false,
+            };
+            if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
+                return Ok(SendDecision::Refused(refusal));
+            }
+            let receiver = match tx.peers().get(&to).await? {
+                Some(row) => row,
+                None if to.is_operator() => team::operator_peer(tx).await?,
+                None => {
+                    let gone = "the session that asked is gone";
+                    return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
+                }
+            };
+            let kind = MessageType::Response;
+            let new = NewMessage {
+                correlation_id: Some(question.id.as_str().to_owned()),
+                idempotency_key: input.idempotency_key,
+                ..team::plain_message(input.message, kind)
+            };
+            let (from, tool) = (question.to_peer.as_str().to_owned(), SourceTool::SessionsSend);
+            let outgoing = team::OutgoingMessage {
+                run_id: question.provenance.map(|it| it.run_id),
+                ..team::OutgoingMessage::new(core, caller, from, new, tool)
+            };
+            let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
+            Ok(SendDecision::Answer(Box::new(sent)))
+        }));
         let decision: Result<SendDecision, Error> = job.await;
         Ok((decision?, when))
     }

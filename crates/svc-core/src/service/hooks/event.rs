@@ -14,7 +14,7 @@ use svc_model::{
     limits,
     quote::ModelText,
 };
-use svc_store::PeerRow;
+use svc_store::{PeerRow, job};
 use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
@@ -83,12 +83,7 @@ impl Hooks {
     /// Stores that an MCP connection belongs to this session.
     pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<(), Error> {
         let (id, session) = (id.clone(), session.to_owned());
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move { Ok(tx.mcp().tie_session(&id, &session).await?) })
-            })
-            .await
+        self.core.store.write(job!(|tx| Ok(tx.mcp().tie_session(&id, &session).await?))).await
     }
 
     /// Removes ids of events that will not be sent again, and what was noted as given to sessions
@@ -111,11 +106,7 @@ impl Hooks {
         self.core
             .store
             .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    write_job::take_back(tx, (&caller, &budget), &session, &events).await
-                })
-            })
+            .write(job!(|tx| write_job::take_back(tx, (&caller, &budget), &session, &events).await))
             .await
     }
 }
@@ -488,11 +479,10 @@ impl Hooks {
                 .core
                 .store
                 .on_behalf_of(caller)
-                .write(move |tx| {
-                    Box::pin(async move {
-                        Ok(tx.seen().note_orphan_offer(&id, &session, hook_id.as_deref()).await?)
-                    })
-                })
+                .write(job!(|tx| Ok(tx
+                    .seen()
+                    .note_orphan_offer(&id, &session, hook_id.as_deref())
+                    .await?)))
                 .await;
             if is_first? {
                 return Ok(Some(hook::abandoned_record_note(&orphan)));

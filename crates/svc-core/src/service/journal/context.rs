@@ -17,7 +17,7 @@ use svc_model::{
     quote::{ModelText, model_text},
     text::Prompt,
 };
-use svc_store::{ItemVersion, LessonKind, MemoryFilter, SearchFilter};
+use svc_store::{ItemVersion, LessonKind, MemoryFilter, SearchFilter, job};
 
 use super::{
     Journal,
@@ -109,23 +109,21 @@ impl Journal {
         // Of two concurrent calls, only one returns an item; the other leaves it out.
         let items: Vec<ItemVersion> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut fresh = HashSet::new();
-                let hook = hook_id.as_deref();
-                if let Some(hook) = hook
-                    && tx.hooks().is_lost(hook).await?
-                {
-                    return Ok::<_, Error>(fresh);
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut fresh = HashSet::new();
+            let hook = hook_id.as_deref();
+            if let Some(hook) = hook
+                && tx.hooks().is_lost(hook).await?
+            {
+                return Ok::<_, Error>(fresh);
+            }
+            for item in items {
+                if tx.seen().note(&session_id, &item, hook).await? {
+                    fresh.insert(item);
                 }
-                for item in items {
-                    if tx.seen().note(&session_id, &item, hook).await? {
-                        fresh.insert(item);
-                    }
-                }
-                Ok(fresh)
-            })
-        });
+            }
+            Ok(fresh)
+        }));
         let fresh: HashSet<ItemVersion> = write.await?;
         if !request.repeat {
             markdown.retain(|item| fresh.contains(item));

@@ -13,7 +13,7 @@ use svc_model::{
     limits,
     text::{self, Prompt},
 };
-use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError};
+use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError, job};
 
 use super::Journal;
 use crate::service::{
@@ -74,32 +74,29 @@ impl Journal {
         }
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let session_id = &acting.session_id;
-                tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
-                let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
-                let memory = Memory {
-                    id: MemoryId::new(&ids, tx.now()),
-                    project: project.filter(|_| !global),
-                    category: new.category,
-                    content: new.content,
-                    importance,
-                    tags,
-                    confirmed_again: 0,
-                    created_at: tx.now(),
-                };
-                budget.check_rows(tx, &caller, 1).await?;
-                let known =
-                    tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
-                if let Some(memory) = known {
-                    return Ok(StoredMemory { memory, is_known: true });
-                }
-                let data = json!({ "id": memory.id, "category": memory.category });
-                tell(tx, session_id, "memory.stored", &data).await?;
-                Ok(StoredMemory { memory, is_known: false })
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let session_id = &acting.session_id;
+            tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+            let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
+            let memory = Memory {
+                id: MemoryId::new(&ids, tx.now()),
+                project: project.filter(|_| !global),
+                category: new.category,
+                content: new.content,
+                importance,
+                tags,
+                confirmed_again: 0,
+                created_at: tx.now(),
+            };
+            budget.check_rows(tx, &caller, 1).await?;
+            let known = tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
+            if let Some(memory) = known {
+                return Ok(StoredMemory { memory, is_known: true });
+            }
+            let data = json!({ "id": memory.id, "category": memory.category });
+            tell(tx, session_id, "memory.stored", &data).await?;
+            Ok(StoredMemory { memory, is_known: false })
+        }));
         write.await
     }
 
@@ -177,29 +174,27 @@ impl Journal {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
         let caller = caller.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
-                let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
-                let (session, is_readable) = maker.ok_or_else(unknown)?;
-                if !owns_session(tx, &caller, &session).await? {
-                    return Err(if is_readable {
-                        let why =
-                            format!("memory {} is another's: its maker may remove it", id.as_str());
-                        Error::Forbidden(why)
-                    } else {
-                        unknown()
-                    });
-                }
-                if !tx.memories().delete(&id).await? {
-                    return Err(unknown());
-                }
-                tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
-                let data = json!({ "id": id });
-                tell(tx, &acting.session_id, "memory.deleted", &data).await?;
-                Ok(id)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
+            let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
+            let (session, is_readable) = maker.ok_or_else(unknown)?;
+            if !owns_session(tx, &caller, &session).await? {
+                return Err(if is_readable {
+                    let why =
+                        format!("memory {} is another's: its maker may remove it", id.as_str());
+                    Error::Forbidden(why)
+                } else {
+                    unknown()
+                });
+            }
+            if !tx.memories().delete(&id).await? {
+                return Err(unknown());
+            }
+            tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+            let data = json!({ "id": id });
+            tell(tx, &acting.session_id, "memory.deleted", &data).await?;
+            Ok(id)
+        }));
         write.await
     }
 

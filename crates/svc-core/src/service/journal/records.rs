@@ -15,7 +15,7 @@ use svc_model::{
     },
     limits,
 };
-use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
+use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx, job};
 
 use super::Journal;
 use crate::service::{
@@ -59,24 +59,22 @@ impl Journal {
         draft.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let id = &acting.session_id;
-                tx.sessions().touch(id, &caller.principal().to_string()).await?;
-                budget.check_rows(tx, &caller, 1).await?;
-                if let Some(active) = tx.ghaps().active(id).await? {
-                    return Err(Error::ActiveGhap { id: active.id });
-                }
-                let project = project_of_write(&caller, tx.sessions().get(id).await?);
-                let now = tx.now();
-                let ghap_id = GhapId::new(&ids, now);
-                let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
-                tx.ghaps().insert(&ghap).await?;
-                tx.tool_counts().reset(id, "").await?;
-                tell_of(tx, &ghap, "ghap.started").await?;
-                Ok(ghap)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let id = &acting.session_id;
+            tx.sessions().touch(id, &caller.principal().to_string()).await?;
+            budget.check_rows(tx, &caller, 1).await?;
+            if let Some(active) = tx.ghaps().active(id).await? {
+                return Err(Error::ActiveGhap { id: active.id });
+            }
+            let project = project_of_write(&caller, tx.sessions().get(id).await?);
+            let now = tx.now();
+            let ghap_id = GhapId::new(&ids, now);
+            let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
+            tx.ghaps().insert(&ghap).await?;
+            tx.tool_counts().reset(id, "").await?;
+            tell_of(tx, &ghap, "ghap.started").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -100,37 +98,35 @@ impl Journal {
             }
         }
         change.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut ghap = active(tx, &acting).await?;
-                let now = tx.now();
-                let before = ghap.clone();
-                let note = change.note.clone();
-                ghap.apply(change);
-                if ghap == before && note.is_none() {
-                    return Err(Error::invalid("arguments", "there is nothing to change"));
-                }
-                let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
-                    != (&before.hypothesis, &before.action, &before.prediction);
-                if turned {
-                    let earlier = Iteration {
-                        iteration: before.iteration_count,
-                        hypothesis: before.hypothesis,
-                        action: before.action,
-                        prediction: before.prediction,
-                        at: now,
-                    };
-                    tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
-                    ghap.iteration_count += 1;
-                }
-                if let Some(note) = note {
-                    tx.ghaps().insert_note(&ghap.id, &note, now).await?;
-                }
-                ghap.updated_at = now;
-                update(tx, &ghap, "ghap.updated").await?;
-                Ok(ghap)
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut ghap = active(tx, &acting).await?;
+            let now = tx.now();
+            let before = ghap.clone();
+            let note = change.note.clone();
+            ghap.apply(change);
+            if ghap == before && note.is_none() {
+                return Err(Error::invalid("arguments", "there is nothing to change"));
+            }
+            let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
+                != (&before.hypothesis, &before.action, &before.prediction);
+            if turned {
+                let earlier = Iteration {
+                    iteration: before.iteration_count,
+                    hypothesis: before.hypothesis,
+                    action: before.action,
+                    prediction: before.prediction,
+                    at: now,
+                };
+                tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
+                ghap.iteration_count += 1;
+            }
+            if let Some(note) = note {
+                tx.ghaps().insert_note(&ghap.id, &note, now).await?;
+            }
+            ghap.updated_at = now;
+            update(tx, &ghap, "ghap.updated").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -164,24 +160,22 @@ impl Journal {
             }
         }
         let reader = Reader::from_caller(caller);
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut ghap = active(tx, &acting).await?;
-                if let Some(outcome) = &resolution.outcome_id {
-                    let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
-                    let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
-                    if session != ghap.session_id {
-                        return Err(Error::invalid("outcome_id", "was seen in another session"));
-                    }
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut ghap = active(tx, &acting).await?;
+            if let Some(outcome) = &resolution.outcome_id {
+                let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
+                let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
+                if session != ghap.session_id {
+                    return Err(Error::invalid("outcome_id", "was seen in another session"));
                 }
-                ghap.resolve(resolution, tx.now());
-                if ghap.status == GhapStatus::Confirmed {
-                    search::note_confirmed(tx, &reader, &ghap).await?;
-                }
-                update(tx, &ghap, "ghap.resolved").await?;
-                Ok(ghap)
-            })
-        });
+            }
+            ghap.resolve(resolution, tx.now());
+            if ghap.status == GhapStatus::Confirmed {
+                search::note_confirmed(tx, &reader, &ghap).await?;
+            }
+            update(tx, &ghap, "ghap.resolved").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -316,19 +310,17 @@ impl Journal {
         let orphan = self.one_orphan(caller, &acting, id).await?;
         let subject = caller.principal().to_string();
         let stale = self.core.now().minus(limits::SESSION_STALE);
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                tx.sessions().touch(&acting.session_id, &subject).await?;
-                if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
-                    return Err(Error::ActiveGhap { id: active.id });
-                }
-                let mut ghap = read_orphan(tx, &orphan, stale).await?;
-                let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
-                ghap.updated_at = tx.now();
-                update(tx, &ghap, "ghap.adopted").await?;
-                Ok((ghap, from))
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            tx.sessions().touch(&acting.session_id, &subject).await?;
+            if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
+                return Err(Error::ActiveGhap { id: active.id });
+            }
+            let mut ghap = read_orphan(tx, &orphan, stale).await?;
+            let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
+            ghap.updated_at = tx.now();
+            update(tx, &ghap, "ghap.adopted").await?;
+            Ok((ghap, from))
+        }));
         write.await
     }
 
@@ -347,15 +339,13 @@ impl Journal {
             _ => self.one_orphan(caller, &acting, id).await?,
         };
         let stale = self.core.now().minus(limits::SESSION_STALE);
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut ghap = read_orphan(tx, &orphan, stale).await?;
-                ghap.resolve(Resolution::abandoned(reason), tx.now());
-                tx.ghaps().update(&ghap).await?;
-                tell_of(tx, &ghap, "ghap.resolved").await?;
-                Ok(ghap)
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut ghap = read_orphan(tx, &orphan, stale).await?;
+            ghap.resolve(Resolution::abandoned(reason), tx.now());
+            tx.ghaps().update(&ghap).await?;
+            tell_of(tx, &ghap, "ghap.resolved").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -419,12 +409,10 @@ impl Journal {
         check::text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
-                Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+            Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
+        }));
         write.await
     }
 

@@ -15,7 +15,7 @@ use svc_model::{
     learning::{Axis, Value},
     limits, text,
 };
-use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
+use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster, job};
 
 use super::Journal;
 use crate::service::{
@@ -105,12 +105,10 @@ impl Journal {
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                tx.values().put_clusters(axis, &clustering, &groups).await?;
-                Ok(clustering)
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            tx.values().put_clusters(axis, &clustering, &groups).await?;
+            Ok(clustering)
+        }));
         write.await
     }
 
@@ -175,28 +173,26 @@ impl Journal {
         }
         let terms = text::terms(&text);
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let session_id = &acting.session_id;
-                tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
-                let session = tx.sessions().get(session_id).await?;
-                let value = Value {
-                    id: ValueId::new(&ids, tx.now()),
-                    project: project_of_write(&caller, session),
-                    axis: own,
-                    cluster_id,
-                    text,
-                    distance: validity.distances.candidate,
-                    validated_at: tx.now(),
-                };
-                if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
-                    return Ok(StoredValue { value, is_known: true });
-                }
-                let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
-                tell(tx, session_id, "value.stored", &data).await?;
-                Ok(StoredValue { value, is_known: false })
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let session_id = &acting.session_id;
+            tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+            let session = tx.sessions().get(session_id).await?;
+            let value = Value {
+                id: ValueId::new(&ids, tx.now()),
+                project: project_of_write(&caller, session),
+                axis: own,
+                cluster_id,
+                text,
+                distance: validity.distances.candidate,
+                validated_at: tx.now(),
+            };
+            if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
+                return Ok(StoredValue { value, is_known: true });
+            }
+            let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
+            tell(tx, session_id, "value.stored", &data).await?;
+            Ok(StoredValue { value, is_known: false })
+        }));
         write.await
     }
 

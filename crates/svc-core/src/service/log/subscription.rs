@@ -407,12 +407,10 @@ mod tests {
         let open = subscribe_task(&services, 1).await;
         let closed: Result<(), StoreError> = test
             .store
-            .write(|tx| {
-                Box::pin(async move {
-                    tx.append(&name(), vec![event("terminal", "{}")]).await?;
-                    tx.streams().close(&name()).await
-                })
-            })
+            .write(svc_store::job!(|tx| {
+                tx.append(&name(), vec![event("terminal", "{}")]).await?;
+                tx.streams().close(&name()).await
+            }))
             .await;
         closed.unwrap();
         let late = subscribe_task(&services, 1).await;
@@ -467,17 +465,15 @@ mod tests {
         said: Option<&'static str>,
     ) {
         let owner = Principal::Session(key.into());
-        let write = test.store.write(move |tx| {
-            Box::pin(async move {
-                let visibility = StreamVisibility::private(&owner);
-                tx.streams().open(&name, &visibility).await?;
-                tx.streams().set_visibility(&name, &visibility).await?;
-                if let Some(kind) = said {
-                    tx.append(&name, vec![event(kind, "{}")]).await?;
-                }
-                Ok(())
-            })
-        });
+        let write = test.store.write(svc_store::job!(|tx| {
+            let visibility = StreamVisibility::private(&owner);
+            tx.streams().open(&name, &visibility).await?;
+            tx.streams().set_visibility(&name, &visibility).await?;
+            if let Some(kind) = said {
+                tx.append(&name, vec![event(kind, "{}")]).await?;
+            }
+            Ok(())
+        }));
         let given: Result<(), StoreError> = write.await;
         given.unwrap();
     }

@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{NewEvent, Retention, StreamName, StreamVisibility, Timestamp, limits};
-use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, last_backup};
+use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, job, last_backup};
 
 use super::Log;
 use crate::service::{Error, core::open_and_append};
@@ -65,12 +65,10 @@ impl Log {
         data: &(impl Serialize + Sync),
     ) -> Result<(), Error> {
         let event = NewEvent::new(kind, data);
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                let stream = StreamName::fixed(StreamName::DAEMON);
-                open_and_append(tx, &stream, &StreamVisibility::for_daemon(), vec![event]).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            let stream = StreamName::fixed(StreamName::DAEMON);
+            open_and_append(tx, &stream, &StreamVisibility::for_daemon(), vec![event]).await
+        }));
         write.await
     }
 
@@ -196,9 +194,7 @@ impl Log {
         }
         let sample = SizeSample { at: now, used: store.upkeep().used_bytes().await? };
         let oldest = now.minus(limits::SIZE_SAMPLES_KEPT);
-        self.core
-            .change(move |tx| Box::pin(async move { tx.upkeep().note_size(sample, oldest).await }))
-            .await
+        self.core.change(job!(|tx| tx.upkeep().note_size(sample, oldest).await)).await
     }
 
     /// `file` is the size of the database file, `free` what the disk has left.

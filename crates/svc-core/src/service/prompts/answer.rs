@@ -13,7 +13,7 @@ use svc_model::{
     hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer, one_line},
     limits,
 };
-use svc_store::{RequestAnswerRow, RequestRow, WriteTx};
+use svc_store::{RequestAnswerRow, RequestRow, WriteTx, job};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -75,10 +75,7 @@ impl Prompts {
             (self.attended, row.options.is_empty(), asked)
         {
             let id = row.request_id;
-            let again = self
-                .core
-                .store
-                .write(move |tx| Box::pin(async move { take_up(tx, &id, &asked, true).await }));
+            let again = self.core.store.write(job!(|tx| take_up(tx, &id, &asked, true).await));
             again.await?;
         }
         Ok(held)
@@ -148,15 +145,13 @@ impl Prompts {
     /// Notes an answer before the client is given it, so that it is known after a restart.
     async fn note_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<(), Error> {
         let id = row.request_id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                if tx.requests().set_answering(&id, &given).await? {
-                    return Ok(());
-                }
-                let why = format!("request {id} is over, or has an answer already");
-                Err(Error::Conflict(why))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            if tx.requests().set_answering(&id, &given).await? {
+                return Ok(());
+            }
+            let why = format!("request {id} is over, or has an answer already");
+            Err(Error::Conflict(why))
+        }));
         job.await
     }
 
@@ -288,21 +283,19 @@ impl Prompts {
         let is_held = hold.is_some();
         let prompt = ConnectedPrompt { id: id.clone(), asked: asked.clone(), hold };
         let (session, process) = (session.to_owned(), process.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let peer = tx.peers().of_session(&session).await?;
-                let is_its = peer.is_some_and(|peer| peer.is_in(&process));
-                let owned = tx.sessions().owner(&session).await?.filter(|_| is_its);
-                let Some(owned) = owned else { return Ok(false) };
-                if is_known {
-                    take_up(tx, &id, &asked, is_held).await?;
-                    return Ok(true);
-                }
-                let new = NewPrompt { id, session: &session, cwd, prompt: &asked, owned, is_held };
-                settle::open(tx, new).await?;
-                Ok::<_, Error>(true)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let peer = tx.peers().of_session(&session).await?;
+            let is_its = peer.is_some_and(|peer| peer.is_in(&process));
+            let owned = tx.sessions().owner(&session).await?.filter(|_| is_its);
+            let Some(owned) = owned else { return Ok(false) };
+            if is_known {
+                take_up(tx, &id, &asked, is_held).await?;
+                return Ok(true);
+            }
+            let new = NewPrompt { id, session: &session, cwd, prompt: &asked, owned, is_held };
+            settle::open(tx, new).await?;
+            Ok::<_, Error>(true)
+        }));
         let is_its = job.await?;
         Ok(is_its.then_some(prompt))
     }

@@ -12,7 +12,7 @@ use svc_model::{
     hook::{AttendedPrompts, ClientPrompt, HookEvent, HookMoment, HookTiming},
     is_agent_key, limits,
 };
-use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx};
+use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx, job};
 use svc_sys::{client_records, process_list};
 
 use super::Prompts;
@@ -280,20 +280,18 @@ impl Prompts {
         is_unprinted: bool,
     ) -> Result<(), Error> {
         let id = id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                if is_unprinted {
-                    tx.requests().clear_answering(&id).await?;
-                }
-                let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
-                if let Some(row) = row
-                    && tx.requests().withdraw_options(&id).await?
-                {
-                    append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
-                }
-                Ok(())
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            if is_unprinted {
+                tx.requests().clear_answering(&id).await?;
+            }
+            let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
+            if let Some(row) = row
+                && tx.requests().withdraw_options(&id).await?
+            {
+                append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
+            }
+            Ok(())
+        }));
         job.await
     }
 
@@ -363,18 +361,14 @@ impl Prompts {
             PromptEnd::Gone => Closing::Over(GONE),
         };
         let id = id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
-                match (&row.answer, closing) {
-                    (None, _) => close(tx, &row, closing).await,
-                    (Some(answer), Closing::Person) if answer.by != TERMINAL => {
-                        correct(tx, &row).await
-                    }
-                    (Some(_), _) => Ok(()),
-                }
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
+            match (&row.answer, closing) {
+                (None, _) => close(tx, &row, closing).await,
+                (Some(answer), Closing::Person) if answer.by != TERMINAL => correct(tx, &row).await,
+                (Some(_), _) => Ok(()),
+            }
+        }));
         job.await
     }
 }
@@ -397,9 +391,8 @@ impl Prompts {
             let is_waiting = matches!(record.state, RecordedState::Waiting(_));
             if is_waiting && self.core.now().since(record.at) >= limits::RECORD_GRACE {
                 let ids = self.core.ids.clone();
-                let open = self.core.store.write(move |tx| {
-                    Box::pin(async move { open_dialog(tx, &ids, row, record).await })
-                });
+                let open =
+                    self.core.store.write(job!(|tx| open_dialog(tx, &ids, row, record).await));
                 open.await?;
             }
         }
@@ -488,9 +481,7 @@ mod tests {
                 opened_at,
                 ..new_row(id, "s".to_owned(), owned, words, &kept)
             };
-            let insert = test
-                .store
-                .write(move |tx| Box::pin(async move { tx.requests().insert(&row).await }));
+            let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
             insert.await.unwrap();
         }
         let _hold = services.prompts.held.hold(&ids[0]).unwrap();

@@ -10,7 +10,7 @@ use svc_model::{
     MachineProcess, NewEvent, Ownership, ProcessIdentity, StreamName, Task, TaskChange, TaskId,
     TaskStatus, limits,
 };
-use svc_store::{StoreError, TaskRow, WriteTx};
+use svc_store::{StoreError, TaskRow, WriteTx, job};
 
 use crate::service::{Error, core::Core, process, reads::ReadCache};
 
@@ -114,17 +114,15 @@ pub(in crate::service) async fn end_or_note(
     change: TaskChange,
 ) -> Result<(), Error> {
     let Task { task_id: id, last_id, .. } = read;
-    let write = core.store.write(move |tx| {
-        Box::pin(async move {
-            let Some(mut row) = tx.tasks().get(&id).await? else {
-                return Ok(());
-            };
-            if row.task.last_id == last_id && !row.task.is_over() {
-                apply(tx, &mut row, &change, None).await?;
-            }
-            Ok::<(), Error>(())
-        })
-    });
+    let write = core.store.write(job!(|tx| {
+        let Some(mut row) = tx.tasks().get(&id).await? else {
+            return Ok(());
+        };
+        if row.task.last_id == last_id && !row.task.is_over() {
+            apply(tx, &mut row, &change, None).await?;
+        }
+        Ok::<(), Error>(())
+    }));
     write.await
 }
 

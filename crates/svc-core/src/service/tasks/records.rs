@@ -10,7 +10,7 @@ use svc_model::{
     ReplyKind, Seq, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody, TaskFilter,
     TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
 };
-use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx};
+use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx, job};
 
 use super::{OwnedTask, Tasks, apply, stream_of};
 use crate::service::{
@@ -52,20 +52,18 @@ impl Tasks {
         check::key("from", input.from.as_deref())?;
         let has_key = input.idempotency_key.is_some();
         let (caller, core) = (caller.clone(), self.core.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let requested = input.clone();
-                let created = make(tx, &core, &caller, input).await?;
-                if created.is_new || requested.is_for(&created.task) {
-                    return Ok(created);
-                }
-                Err(Error::Conflict(format!(
-                    "idempotency_key {:?} stands for another task, {}",
-                    requested.idempotency_key.unwrap_or_default(),
-                    created.task.task_id
-                )))
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let requested = input.clone();
+            let created = make(tx, &core, &caller, input).await?;
+            if created.is_new || requested.is_for(&created.task) {
+                return Ok(created);
+            }
+            Err(Error::Conflict(format!(
+                "idempotency_key {:?} stands for another task, {}",
+                requested.idempotency_key.unwrap_or_default(),
+                created.task.task_id
+            )))
+        }));
         write.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
@@ -159,7 +157,7 @@ impl Tasks {
         self.core
             .store
             .on_behalf_of(caller)
-            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
+            .write(job!(|tx| append_all(tx, &id, events).await))
             .await
             .map_err(|error: Error| error.of_repeatable(have_ids))
     }
@@ -168,33 +166,31 @@ impl Tasks {
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
         let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
         let core = self.core.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
-                check_write(&caller, &row.owned, &id)?;
-                if row.task.is_over() {
-                    return Err(ended(&row.task));
-                }
-                // The first event is our own; any further event means that somebody works on the
-                // task.
-                let work = tx.assignments().of_task(&id).await?;
-                let at_once = match &work {
-                    // While the task waits in the queue nobody works on it, whatever events it had
-                    // before.
-                    Some(work) => work.state == AssignmentState::Queued,
-                    None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
-                };
-                if at_once {
-                    let change = TaskChange::to(TaskStatus::Cancelled, None);
-                    end_otherwise(tx, &core, &mut row, &change).await?;
-                } else if row.task.cancel_requested_at.is_none() {
-                    row.task.cancel_requested_at = Some(tx.now());
-                    let change = TaskChange::to(row.task.status, None);
-                    apply(tx, &mut row, &change, None).await?;
-                }
-                Ok(Cancelled { task: row.task, at_once })
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
+            check_write(&caller, &row.owned, &id)?;
+            if row.task.is_over() {
+                return Err(ended(&row.task));
+            }
+            // The first event is our own; any further event means that somebody works on the
+            // task.
+            let work = tx.assignments().of_task(&id).await?;
+            let at_once = match &work {
+                // While the task waits in the queue nobody works on it, whatever events it had
+                // before.
+                Some(work) => work.state == AssignmentState::Queued,
+                None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
+            };
+            if at_once {
+                let change = TaskChange::to(TaskStatus::Cancelled, None);
+                end_otherwise(tx, &core, &mut row, &change).await?;
+            } else if row.task.cancel_requested_at.is_none() {
+                row.task.cancel_requested_at = Some(tx.now());
+                let change = TaskChange::to(row.task.status, None);
+                apply(tx, &mut row, &change, None).await?;
+            }
+            Ok(Cancelled { task: row.task, at_once })
+        }));
         let cancelled = write.await;
         self.core.work.notify_one();
         cancelled.map_err(|error: Error| error.of_repeatable(true))
@@ -215,20 +211,18 @@ impl Tasks {
         check::long("body", &body, limits::REPLY_BYTES)?;
         let id = self.find_task(caller, id).await?;
         let caller = caller.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
-                check_write(&caller, &row.owned, &id)?;
-                if row.task.is_over() {
-                    return Err(ended(&row.task));
-                }
-                let from = asker(tx, &caller, named).await?;
-                let from = from.as_deref().unwrap_or("operator");
-                let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
-                let events = vec![NewEvent::new("reply", &reply)];
-                Ok(tx.append(&stream_of(&id), events).await?.last)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
+            check_write(&caller, &row.owned, &id)?;
+            if row.task.is_over() {
+                return Err(ended(&row.task));
+            }
+            let from = asker(tx, &caller, named).await?;
+            let from = from.as_deref().unwrap_or("operator");
+            let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
+            let events = vec![NewEvent::new("reply", &reply)];
+            Ok(tx.append(&stream_of(&id), events).await?.last)
+        }));
         write.await
     }
 

@@ -10,7 +10,7 @@ use svc_model::{
     conversation::{Provenance, SourceTool},
     is_agent_key, limits,
 };
-use svc_store::{DeliveryTerms, StoreError, WriteTx};
+use svc_store::{DeliveryTerms, StoreError, WriteTx, job};
 
 use super::{Team, append_to_peer};
 use crate::service::{
@@ -355,9 +355,7 @@ pub(in crate::service) async fn end_deliveries(
 ) -> Result<(), Error> {
     loop {
         let peer = peer.clone();
-        let job = core.store.write(move |tx| {
-            Box::pin(async move { Ok::<_, Error>(give_up(tx, &peer, why).await?) })
-        });
+        let job = core.store.write(job!(|tx| Ok::<_, Error>(give_up(tx, &peer, why).await?)));
         if !job.await? {
             return Ok(());
         }
@@ -394,9 +392,10 @@ impl Team {
         for peer in self.core.store.inboxes().with_old_messages(before).await? {
             loop {
                 let peer = peer.clone();
-                let job = self.core.store.write(move |tx| {
-                    Box::pin(async move { Ok::<_, Error>(expire_some(tx, &peer, before).await?) })
-                });
+                let job = self
+                    .core
+                    .store
+                    .write(job!(|tx| Ok::<_, Error>(expire_some(tx, &peer, before).await?)));
                 if !job.await? {
                     break;
                 }

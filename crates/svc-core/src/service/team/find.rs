@@ -7,7 +7,7 @@ use svc_model::{
     PeerReference, PeerState, PeerStatus, Principal, READ_ALL, Reader, RegisterInput,
     StatusEvidence, StreamName, StreamVisibility, choose, is_agent_key, is_reserved_name, limits,
 };
-use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx};
+use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx, job};
 
 use super::{Team, delivery::give_up, may_act_for, note_peer, peers, set_hosted_state};
 use crate::service::{Candidate, Error, ResourceKind, assignments, core::Core};
@@ -166,7 +166,7 @@ async fn peers_of_agents(
 async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     let id = PeerId::operator();
     if core.store.peers().get(&id).await?.is_none() {
-        core.store.write(|tx| Box::pin(async move { operator_peer(tx).await })).await?;
+        core.store.write(job!(|tx| operator_peer(tx).await)).await?;
     }
     Ok(id)
 }

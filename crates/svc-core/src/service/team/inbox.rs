@@ -15,7 +15,9 @@ use svc_model::{
     quote::{self, ModelText},
     stamp::{self, MessageSender, MessageStamp},
 };
-use svc_store::{AssignmentRow, DeliveryTerms, ListedMessage, MessageRow, StoreError, WriteTx};
+use svc_store::{
+    AssignmentRow, DeliveryTerms, ListedMessage, MessageRow, StoreError, WriteTx, job,
+};
 
 use super::{
     Team,
@@ -120,30 +122,27 @@ impl Team {
         let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
         let (core, caller) = (self.core.clone(), caller.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
-                let receiver = tx.peers().get(&to).await?.ok_or_else(unknown)?;
-                let is_gone = has_ended(tx, &receiver).await?;
-                let receiver = receiver.peer;
-                let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                // Scripts of the operator may send the operator a message.
-                if from == to.as_str() && !to.is_operator() {
-                    let why = "is the sender's own peer: send to another peer";
-                    return Err(Error::invalid("to", why));
-                }
-                let kind = input.kind.unwrap_or(MessageType::Notification);
-                let outgoing =
-                    OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
-                let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
-                if is_gone {
-                    // A later agent of this name must not get a message for this one.
-                    let (copy, why) = (std::slice::from_mut(&mut sent), "its agent has ended");
-                    advance(tx, &to, copy, DeliveryState::Undeliverable, Some(why)).await?;
-                }
-                Ok(sent)
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
+            let receiver = tx.peers().get(&to).await?.ok_or_else(unknown)?;
+            let is_gone = has_ended(tx, &receiver).await?;
+            let receiver = receiver.peer;
+            let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+            // Scripts of the operator may send the operator a message.
+            if from == to.as_str() && !to.is_operator() {
+                let why = "is the sender's own peer: send to another peer";
+                return Err(Error::invalid("to", why));
+            }
+            let kind = input.kind.unwrap_or(MessageType::Notification);
+            let outgoing = OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
+            let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
+            if is_gone {
+                // A later agent of this name must not get a message for this one.
+                let (copy, why) = (std::slice::from_mut(&mut sent), "its agent has ended");
+                advance(tx, &to, copy, DeliveryState::Undeliverable, Some(why)).await?;
+            }
+            Ok(sent)
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
@@ -186,25 +185,23 @@ impl Team {
         loop {
             let (core, sent_by) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
-            let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-                Box::pin(async move {
-                    let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
-                    let circle = circle.as_deref();
-                    if is_first {
-                        check_copies(tx, &core, &sent_by, (circle, &from), &input).await?;
-                    }
-                    let mut to = tx.peers().ids(circle, after.as_ref(), limit).await?;
-                    let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
-                    to.retain(|(peer, _)| peer.as_str() != from);
-                    let tool = SourceTool::PeerBroadcast;
-                    let outgoing = OutgoingMessage::new(core, sent_by, from, input, tool);
-                    let mut outgoing = OutgoingMessage { text_id, ..outgoing };
-                    let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
-                    let full = deliver_copies(tx, &mut outgoing, receivers).await?;
-                    to.retain(|(peer, _)| !full.contains(peer));
-                    Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
-                })
-            });
+            let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+                let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
+                let circle = circle.as_deref();
+                if is_first {
+                    check_copies(tx, &core, &sent_by, (circle, &from), &input).await?;
+                }
+                let mut to = tx.peers().ids(circle, after.as_ref(), limit).await?;
+                let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
+                to.retain(|(peer, _)| peer.as_str() != from);
+                let tool = SourceTool::PeerBroadcast;
+                let outgoing = OutgoingMessage::new(core, sent_by, from, input, tool);
+                let mut outgoing = OutgoingMessage { text_id, ..outgoing };
+                let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
+                let full = deliver_copies(tx, &mut outgoing, receivers).await?;
+                to.retain(|(peer, _)| !full.contains(peer));
+                Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
+            }));
             let (took, full, text, last) =
                 job.await.map_err(|error| error.of_repeatable(has_key))?;
             reach.add(&took);
@@ -236,28 +233,26 @@ impl Team {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let size = page.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                if tx.peers().is_hosted(&peer).await? {
-                    // The host takes messages for a hosted agent, and makes turns of them.
-                    return Ok(Page::last(Vec::new()));
-                }
-                let until = tx.now().plus(lease);
-                let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
-                // The length of a row is that of its text, and its JSON is longer.
-                let mut bytes = 0_usize;
-                let fitting = messages.iter().take_while(|message| {
-                    bytes = bytes.saturating_add(json_bytes(message));
-                    bytes <= size.bytes
-                });
-                let fitting = fitting.count().max(1);
-                messages.truncate(fitting);
-                tx.inboxes().lease(&ids_of(&messages), until, None).await?;
-                advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
-                Ok(Page::last(messages))
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+            if tx.peers().is_hosted(&peer).await? {
+                // The host takes messages for a hosted agent, and makes turns of them.
+                return Ok(Page::last(Vec::new()));
+            }
+            let until = tx.now().plus(lease);
+            let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
+            // The length of a row is that of its text, and its JSON is longer.
+            let mut bytes = 0_usize;
+            let fitting = messages.iter().take_while(|message| {
+                bytes = bytes.saturating_add(json_bytes(message));
+                bytes <= size.bytes
+            });
+            let fitting = fitting.count().max(1);
+            messages.truncate(fitting);
+            tx.inboxes().lease(&ids_of(&messages), until, None).await?;
+            advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
+            Ok(Page::last(messages))
+        }));
         job.await
     }
 
@@ -367,19 +362,16 @@ impl Team {
         ids: Vec<MessageId>,
     ) -> Result<(), Error> {
         let (caller, peer) = (caller.clone(), peer.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                let mut messages = tx.inboxes().messages(&peer, &ids).await?;
-                let known: HashSet<&MessageId> =
-                    messages.iter().map(|message| &message.id).collect();
-                if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
-                    return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
-                }
-                advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
-                Ok(())
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+            let mut messages = tx.inboxes().messages(&peer, &ids).await?;
+            let known: HashSet<&MessageId> = messages.iter().map(|message| &message.id).collect();
+            if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
+                return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
+            }
+            advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
+            Ok(())
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
@@ -572,9 +564,7 @@ mod tests {
             let mut outgoing =
                 OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);
             let to = to.to_vec();
-            let job = test.store.write(move |tx| {
-                Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
-            });
+            let job = test.store.write(job!(|tx| deliver_copies(tx, &mut outgoing, to).await));
             let done: Result<Vec<PeerId>, Error> = job.await;
             assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }

@@ -10,7 +10,7 @@ use svc_model::{
     is_daemons_session_id, is_own_session, is_reserved_name, limits, own_session_ids,
     session_id_in_process,
 };
-use svc_store::{StoreError, SubjectHolders, WriteTx};
+use svc_store::{StoreError, SubjectHolders, WriteTx, job};
 use svc_sys::process_list;
 use tokio::time::{Instant, sleep_until};
 
@@ -42,9 +42,7 @@ impl Team {
         self.core
             .store
             .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move { Ok(standing(tx, &caller, &id, contact).await?) })
-            })
+            .write(job!(|tx| Ok(standing(tx, &caller, &id, contact).await?)))
             .await
     }
 
@@ -463,16 +461,12 @@ mod tests {
         let hash = secrets.ensure("a").unwrap();
         let claimed = async |contact: SessionReference| {
             let caller = heir.clone();
-            let claimed: Result<(), Error> = test
-                .store
-                .write(move |tx| Box::pin(async move { claim(tx, &caller, "a", contact).await }))
-                .await;
+            let claimed: Result<(), Error> =
+                test.store.write(job!(|tx| claim(tx, &caller, "a", contact).await)).await;
             claimed
         };
-        let put: Result<(), StoreError> = test
-            .store
-            .write(move |tx| Box::pin(async move { tx.sessions().put_secret("a", &hash).await }))
-            .await;
+        let put: Result<(), StoreError> =
+            test.store.write(job!(|tx| tx.sessions().put_secret("a", &hash).await)).await;
         put.unwrap();
         let acting = services.team.acting_session(&former, None, None, None).await.unwrap();
         services.team.end_session(acting, None).await.unwrap();

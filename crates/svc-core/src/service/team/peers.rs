@@ -7,7 +7,7 @@ use svc_model::{
     ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
     StreamVisibility, Timestamp, backend_names, changes_direction, is_agent_key, limits,
 };
-use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
+use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx, job};
 use svc_sys::{process_list, telemetry::chain};
 
 use super::{
@@ -57,24 +57,22 @@ impl Team {
         let pid = process.as_ref().map(|process| process.pid).or(input.pid);
         let input = RegisterInput { pid, ..input };
         let (caller, core) = (caller.clone(), self.core.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let known = known_peer(tx, &caller, &input).await?;
-                if let Some(known) = known {
-                    let mut peer = update(tx, &caller, known, input, project, process).await?;
-                    // A busy or waiting status, which hooks reported, stays.
-                    if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
-                        let online = PeerStatus::Online;
-                        set_status(tx, &mut peer, online, "registered").await?;
-                    }
-                    Ok(peer)
-                } else {
-                    core.budget.check_rows(tx, &caller, 1).await?;
-                    let id = PeerId::new(&core.ids, tx.now());
-                    create(tx, &caller, id, input, project, process).await
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let known = known_peer(tx, &caller, &input).await?;
+            if let Some(known) = known {
+                let mut peer = update(tx, &caller, known, input, project, process).await?;
+                // A busy or waiting status, which hooks reported, stays.
+                if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
+                    let online = PeerStatus::Online;
+                    set_status(tx, &mut peer, online, "registered").await?;
                 }
-            })
-        });
+                Ok(peer)
+            } else {
+                core.budget.check_rows(tx, &caller, 1).await?;
+                let id = PeerId::new(&core.ids, tx.now());
+                create(tx, &caller, id, input, project, process).await
+            }
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
@@ -87,21 +85,19 @@ impl Team {
     ) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
         let caller = caller.clone();
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
-                let next = status.map_or(
-                    match row.peer.status {
-                        PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
-                        _ => PeerStatus::Online,
-                    },
-                    PeerStatus::from,
-                );
-                row.peer.last_seen = tx.now();
-                set_status(tx, &mut row.peer, next, "heartbeat").await?;
-                Ok(row.peer)
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
+            let next = status.map_or(
+                match row.peer.status {
+                    PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
+                    _ => PeerStatus::Online,
+                },
+                PeerStatus::from,
+            );
+            row.peer.last_seen = tx.now();
+            set_status(tx, &mut row.peer, next, "heartbeat").await?;
+            Ok(row.peer)
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
@@ -111,17 +107,15 @@ impl Team {
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
-                if id.is_operator() {
-                    let why = "the operator's own peer stays: answers to the operator reach it";
-                    return Err(Error::Conflict(why.to_owned()));
-                }
-                remove(tx, &row.peer).await?;
-                Ok(row.peer)
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
+            if id.is_operator() {
+                let why = "the operator's own peer stays: answers to the operator reach it";
+                return Err(Error::Conflict(why.to_owned()));
+            }
+            remove(tx, &row.peer).await?;
+            Ok(row.peer)
+        }));
         let removed = job.await?;
         if let Err(error) = end_deliveries(&self.core, &removed.peer_id, PEER_REMOVED).await {
             let (peer, error) = (removed.peer_id.as_str(), chain(&error));
@@ -240,29 +234,27 @@ impl Team {
                 // No change while the peer's process or session lives.
                 continue;
             }
-            let job = self.core.store.write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                    if row.peer.last_seen != last_seen {
-                        return Ok(());
-                    }
-                    if row.peer.last_seen > tx.now() {
-                        // The clock was set back. Silence counts from now, or it would never end.
-                        row.peer.last_seen = tx.now();
-                        return tx.peers().touch(&row.peer).await;
-                    }
-                    let is_left = is_for_long && tx.peers().shares_its_process(&peer_id).await?;
-                    let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
-                        _ if is_left => PeerStatus::Offline,
-                        Some(next) => next,
-                        None => return Ok(()),
-                    };
-                    if !row.open_calls.is_empty() {
-                        tx.peers().set_open_calls(&peer_id, &OpenCalls::default()).await?;
-                    }
-                    set_status(tx, &mut row.peer, next, "silent").await
-                })
-            });
+            let job = self.core.store.write(job!(|tx| {
+                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+                if row.peer.last_seen != last_seen {
+                    return Ok(());
+                }
+                if row.peer.last_seen > tx.now() {
+                    // The clock was set back. Silence counts from now, or it would never end.
+                    row.peer.last_seen = tx.now();
+                    return tx.peers().touch(&row.peer).await;
+                }
+                let is_left = is_for_long && tx.peers().shares_its_process(&peer_id).await?;
+                let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
+                    _ if is_left => PeerStatus::Offline,
+                    Some(next) => next,
+                    None => return Ok(()),
+                };
+                if !row.open_calls.is_empty() {
+                    tx.peers().set_open_calls(&peer_id, &OpenCalls::default()).await?;
+                }
+                set_status(tx, &mut row.peer, next, "silent").await
+            }));
             job.await?;
         }
         let pause = limits::PID_CHECK.min(timeout / 4);
@@ -274,34 +266,30 @@ impl Team {
     /// Notes that the process of a peer has ended: the peer becomes offline and its session in the
     /// journal ends, so that the session's open record becomes an orphan.
     async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                if !row.is_in(&gone) {
-                    return Ok(());
-                }
-                tx.peers().forget_process(&peer_id).await?;
-                set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
-                match given(row.peer.session_id.as_deref()) {
-                    Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
-                    None => Ok(()),
-                }
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+            if !row.is_in(&gone) {
+                return Ok(());
+            }
+            tx.peers().forget_process(&peer_id).await?;
+            set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
+            match given(row.peer.session_id.as_deref()) {
+                Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
+                None => Ok(()),
+            }
+        }));
         Ok(write.await?)
     }
 
     async fn note_return(&self, peer_id: PeerId) -> Result<(), Error> {
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                if row.peer.status != PeerStatus::Unreachable {
-                    return Ok(());
-                }
-                let now = tx.now();
-                set_reach(tx, &mut row.peer, PeerStatus::Idle, now, "its machine is back").await
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+            if row.peer.status != PeerStatus::Unreachable {
+                return Ok(());
+            }
+            let now = tx.now();
+            set_reach(tx, &mut row.peer, PeerStatus::Idle, now, "its machine is back").await
+        }));
         Ok(write.await?)
     }
 
@@ -608,12 +596,10 @@ mod tests {
             inboxes.push((peer, ids));
         }
         let gone = [inboxes[0].0.peer_id.clone(), inboxes[2].0.peer_id.clone()];
-        let job = test.store.write(move |tx| {
-            Box::pin(async move {
-                tx.peers().delete(&gone[0]).await?;
-                tx.peers().delete(&gone[1]).await
-            })
-        });
+        let job = test.store.write(job!(|tx| {
+            tx.peers().delete(&gone[0]).await?;
+            tx.peers().delete(&gone[1]).await
+        }));
         let deleted: Result<(), StoreError> = job.await;
         deleted.unwrap();
         let left = async || {
@@ -731,15 +717,13 @@ mod tests {
         let status = async || swept_status(&services, &id).await;
         let set_calls = async |open: bool| {
             let id = id.clone();
-            let write = test.store.write(move |tx| {
-                Box::pin(async move {
-                    let mut calls = OpenCalls::default();
-                    if open {
-                        calls.begin("toolu_1");
-                    }
-                    tx.peers().set_open_calls(&id, &calls).await
-                })
-            });
+            let write = test.store.write(job!(|tx| {
+                let mut calls = OpenCalls::default();
+                if open {
+                    calls.begin("toolu_1");
+                }
+                tx.peers().set_open_calls(&id, &calls).await
+            }));
             let written: Result<(), StoreError> = write.await;
             written.unwrap();
         };

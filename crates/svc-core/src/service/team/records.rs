@@ -9,7 +9,7 @@ use svc_model::{
     hook::{HookClient, UsageLimit},
     is_agent_key, limits,
 };
-use svc_store::{PeerRow, WriteTx};
+use svc_store::{PeerRow, WriteTx, job};
 use svc_sys::client_records;
 
 use super::{Team, delivery::advance, lose_evidence, set_state};
@@ -22,11 +22,10 @@ impl Team {
         let before = self.core.now().minus(limits::TURN_TEXT_GRACE);
         for peer in self.core.store.messages().peers_of_silent_turns(before).await? {
             let core = self.core.clone();
-            let job = self.core.store.write(move |tx| {
-                Box::pin(
-                    async move { assignments::silent_turn_ended(tx, &core, &peer, before).await },
-                )
-            });
+            let job = self
+                .core
+                .store
+                .write(job!(|tx| assignments::silent_turn_ended(tx, &core, &peer, before).await));
             job.await?;
         }
         Ok(())
@@ -84,12 +83,10 @@ impl Team {
             return Ok(());
         }
         let id = peer.peer_id;
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
-                lose_evidence(tx, &mut row.peer, gone, reason).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
+            lose_evidence(tx, &mut row.peer, gone, reason).await
+        }));
         Ok(job.await?)
     }
 
@@ -100,9 +97,7 @@ impl Team {
         evidence: StatusEvidence,
     ) -> Result<(), Error> {
         let core = self.core.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move { apply(tx, &core, &id, record, evidence).await })
-        });
+        let job = self.core.store.write(job!(|tx| apply(tx, &core, &id, record, evidence).await));
         job.await
     }
 
@@ -141,20 +136,18 @@ impl Team {
     ) -> Result<(), Error> {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let core = self.core.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let at = tx.now();
-                fail_turn(tx, &core, &peer, at, &limit.said).await?;
-                let Some(mut row) = tx.peers().get(&peer).await? else { return Ok(()) };
-                let state = PeerState {
-                    status: PeerStatus::Waiting,
-                    waiting_for: Some(limit.waiting_for(at)),
-                    at,
-                    evidence: StatusEvidence::AppServer,
-                };
-                Ok(set_state(tx, &mut row.peer, state, "limit").await?)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let at = tx.now();
+            fail_turn(tx, &core, &peer, at, &limit.said).await?;
+            let Some(mut row) = tx.peers().get(&peer).await? else { return Ok(()) };
+            let state = PeerState {
+                status: PeerStatus::Waiting,
+                waiting_for: Some(limit.waiting_for(at)),
+                at,
+                evidence: StatusEvidence::AppServer,
+            };
+            Ok(set_state(tx, &mut row.peer, state, "limit").await?)
+        }));
         job.await
     }
 
@@ -167,12 +160,10 @@ impl Team {
     ) -> Result<(), Error> {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let core = self.core.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let at = tx.now();
-                fail_turn(tx, &core, &peer, at, &why).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let at = tx.now();
+            fail_turn(tx, &core, &peer, at, &why).await
+        }));
         job.await
     }
 
@@ -279,22 +270,20 @@ impl Team {
     /// was read.
     async fn change_limit(&self, seen: Peer, next: Option<WaitingFor>) -> Result<(), Error> {
         let id = seen.peer_id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
-                let peer = &row.peer;
-                if (peer.status, &peer.waiting_for) != (seen.status, &seen.waiting_for) {
-                    return Ok(());
-                }
-                let (status, reason) = match next {
-                    Some(_) => (PeerStatus::Waiting, "limit"),
-                    None => (PeerStatus::Idle, "limit over"),
-                };
-                let (evidence, at) = (peer.evidence, tx.now());
-                let state = PeerState { status, waiting_for: next, at, evidence };
-                set_state(tx, &mut row.peer, state, reason).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
+            let peer = &row.peer;
+            if (peer.status, &peer.waiting_for) != (seen.status, &seen.waiting_for) {
+                return Ok(());
+            }
+            let (status, reason) = match next {
+                Some(_) => (PeerStatus::Waiting, "limit"),
+                None => (PeerStatus::Idle, "limit over"),
+            };
+            let (evidence, at) = (peer.evidence, tx.now());
+            let state = PeerState { status, waiting_for: next, at, evidence };
+            set_state(tx, &mut row.peer, state, reason).await
+        }));
         Ok(job.await?)
     }
 }

@@ -11,7 +11,7 @@ use svc_model::{
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
 };
-use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx};
+use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx, job};
 
 use super::{
     Team,
@@ -114,16 +114,14 @@ impl Team {
             return Ok(IMPLICIT_SESSION.to_owned());
         }
         let fresh = fresh_session_id();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                // Another call may have set it meanwhile.
-                if let Some(current) = tx.settings().get(CURRENT).await? {
-                    return Ok(current);
-                }
-                tx.settings().put(CURRENT, &fresh).await?;
-                Ok(fresh)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            // Another call may have set it meanwhile.
+            if let Some(current) = tx.settings().get(CURRENT).await? {
+                return Ok(current);
+            }
+            tx.settings().put(CURRENT, &fresh).await?;
+            Ok(fresh)
+        }));
         job.await
     }
 
@@ -151,20 +149,18 @@ impl Team {
         };
         let is_named = new.session_id.is_some() || !caller.is_operator();
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                if is_named {
-                    claim(tx, &caller, &start.session_id, SessionReference::Call).await?;
-                }
-                let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
-                budget.check_rows(tx, &caller, more).await?;
-                // Only the operator's start changes the session of operator calls that name none.
-                if caller.is_operator() {
-                    tx.settings().put(CURRENT, &start.session_id).await?;
-                }
-                begin(tx, &start).await
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            if is_named {
+                claim(tx, &caller, &start.session_id, SessionReference::Call).await?;
+            }
+            let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
+            budget.check_rows(tx, &caller, more).await?;
+            // Only the operator's start changes the session of operator calls that name none.
+            if caller.is_operator() {
+                tx.settings().put(CURRENT, &start.session_id).await?;
+            }
+            begin(tx, &start).await
+        }));
         job.await
     }
 
@@ -187,15 +183,13 @@ impl Team {
         reason: Option<String>,
     ) -> Result<(Session, Option<GhapId>), Error> {
         check::short("reason", reason.as_deref())?;
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let id = &acting.session_id;
-                let unknown = || Error::not_found(ResourceKind::Session, id);
-                tx.sessions().get(id).await?.ok_or_else(unknown)?;
-                let left = end(tx, id, reason.as_deref()).await?;
-                Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let id = &acting.session_id;
+            let unknown = || Error::not_found(ResourceKind::Session, id);
+            tx.sessions().get(id).await?.ok_or_else(unknown)?;
+            let left = end(tx, id, reason.as_deref()).await?;
+            Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
+        }));
         let (session, left) = job.await?;
         self.access.forget(&left.tokens);
         Ok((session, left.record))
@@ -215,9 +209,10 @@ impl Team {
                 }
             }
             if !over.is_empty() {
-                let write = self.core.store.write(move |tx| {
-                    Box::pin(async move { tx.sessions().forget_secrets(&over, before).await })
-                });
+                let write = self
+                    .core
+                    .store
+                    .write(job!(|tx| tx.sessions().forget_secrets(&over, before).await));
                 write.await?;
             }
             if is_last {
@@ -319,9 +314,7 @@ impl Team {
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
         let work = self.core.store.on_behalf_of(caller);
-        Ok(work
-            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
-            .await?)
+        Ok(work.write(job!(|tx| tx.tool_counts().count_call(&call).await)).await?)
     }
 
     /// Tool calls since the last reset.
@@ -336,13 +329,11 @@ impl Team {
         acting: ActingSession,
     ) -> Result<(), Error> {
         let subject = caller.principal().to_string();
-        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                tx.sessions().touch(&acting.session_id, &subject).await?;
-                tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
-                Ok(())
-            })
-        });
+        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            tx.sessions().touch(&acting.session_id, &subject).await?;
+            tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
+            Ok(())
+        }));
         job.await
     }
 
