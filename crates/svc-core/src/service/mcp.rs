@@ -9,7 +9,7 @@ use svc_model::{
 use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
 
-use super::{Error, Page, PageBounds, core::Core};
+use super::{Page, PageBounds, Result, core::Core};
 
 #[derive(Debug, Clone)]
 pub struct Mcp {
@@ -69,7 +69,7 @@ impl Mcp {
         &self,
         caller: &Caller,
         new: NewMcpSession,
-    ) -> Result<McpSessionRow, Error> {
+    ) -> Result<McpSessionRow> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
@@ -98,11 +98,7 @@ impl Mcp {
 
     /// An open session of this caller; `None` if there is no session of that id, or another caller
     /// owns it.
-    pub async fn mcp_session(
-        &self,
-        caller: &Caller,
-        id: &str,
-    ) -> Result<Option<McpSessionRow>, Error> {
+    pub async fn mcp_session(&self, caller: &Caller, id: &str) -> Result<Option<McpSessionRow>> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().session(&id).await?;
         // An idle session has expired, even before the sweep closes it.
@@ -117,7 +113,7 @@ impl Mcp {
         revision: Revision,
         client: Option<String>,
         capabilities: String,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let id = id.clone();
         let write = self.core.change(job!(|tx| tx
             .mcp()
@@ -126,29 +122,25 @@ impl Mcp {
         write.await
     }
 
-    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().touch_session(&id).await)).await
     }
 
     /// Sets the lowest level of log messages that the client gets.
-    pub async fn set_mcp_log_level(
-        &self,
-        id: &McpSessionId,
-        level: &'static str,
-    ) -> Result<(), Error> {
+    pub async fn set_mcp_log_level(&self, id: &McpSessionId, level: &'static str) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().set_log_level(&id, level).await)).await
     }
 
     /// Stores which list of tools the client has seen.
-    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
+    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().set_tools(&id, tools).await)).await
     }
 
     /// Ends a session, but not the calls that run in it.
-    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<()> {
         let id = id.clone();
         self.core
             .change(job!(|tx| {
@@ -162,7 +154,7 @@ impl Mcp {
             .await
     }
 
-    pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
+    pub async fn sweep_mcp_sessions(&self) -> Result<()> {
         let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
         let closed = self.core.store.sweeps().close_idle_mcp_sessions(before).await?;
         if closed > 0 {
@@ -177,7 +169,7 @@ impl Mcp {
         id: &McpSessionId,
         uri: String,
         stream: String,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             budget.check_rows(tx, &caller, 1).await?;
@@ -186,16 +178,13 @@ impl Mcp {
         write.await
     }
 
-    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
+    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().delete_subscription(&id, &uri).await)).await
     }
 
     /// The URIs that a session is subscribed to, with their streams.
-    pub async fn resource_subscriptions(
-        &self,
-        id: &McpSessionId,
-    ) -> Result<Vec<(String, String)>, Error> {
+    pub async fn resource_subscriptions(&self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
         Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
@@ -206,7 +195,7 @@ impl Mcp {
         caller: &Caller,
         new: NewCall,
         first: Option<String>,
-    ) -> Result<(CallRow, StreamName), Error> {
+    ) -> Result<(CallRow, StreamName)> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
             let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
@@ -239,24 +228,14 @@ impl Mcp {
     }
 
     /// Sends a message to the client during a call.
-    pub async fn say(
-        &self,
-        caller: &Caller,
-        stream: &StreamName,
-        text: String,
-    ) -> Result<(), Error> {
+    pub async fn say(&self, caller: &Caller, stream: &StreamName, text: String) -> Result<()> {
         let writes = self.core.store.on_behalf_of(caller);
         writes.append(stream.clone(), vec![message(text)]).await?;
         Ok(())
     }
 
     /// Ends a call. Idempotent: returns false if the call has ended.
-    pub async fn end_call(
-        &self,
-        id: &CallId,
-        stream: &StreamName,
-        end: CallEnd,
-    ) -> Result<bool, Error> {
+    pub async fn end_call(&self, id: &CallId, stream: &StreamName, end: CallEnd) -> Result<bool> {
         let (id, stream) = (id.clone(), stream.clone());
         let write = self.core.store.write(job!(|tx| {
             let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
@@ -283,7 +262,7 @@ impl Mcp {
         id: &CallId,
         asks: Option<String>,
         answers: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let id = id.clone();
         self.core
             .change(job!(|tx| {
@@ -297,7 +276,7 @@ impl Mcp {
             .await
     }
 
-    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
+    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>> {
         let Some(id) = CallId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().call(&id).await?;
         Ok(row.filter(|row| row.principal == Some(caller.principal())))
@@ -305,15 +284,15 @@ impl Mcp {
 
     /// Calls that have not ended, oldest first. When the daemon starts, these are the calls that
     /// the last stop or crash interrupted.
-    pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
         Ok(self.core.store.mcp().open_calls().await?)
     }
 
-    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
+    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>> {
         Ok(self.core.store.mcp().session(id).await?.map(|row| row.transport))
     }
 
-    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
+    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>> {
         let Some(view) = self.core.store.streams().view(stream).await? else { return Ok(None) };
         let (events, size) = (self.core.store.events(), PageSize::rows(1));
         let last = events.of_stream(view.id, stream, view.head - 1, None, size).await?.events;
@@ -326,7 +305,7 @@ impl Mcp {
         caller: &Caller,
         cursor: Option<&str>,
         limit: u32,
-    ) -> Result<Page<String>, Error> {
+    ) -> Result<Page<String>> {
         let reader = Reader::for_tool(caller);
         let read = async |before: Option<i64>, limit| {
             let before = before.unwrap_or(i64::MAX);
@@ -344,13 +323,13 @@ impl Mcp {
         caller: &Caller,
         prefix: &str,
         limit: u32,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<String>> {
         let reader = Reader::for_tool(caller);
         Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
     }
 
     /// A key of the daemon's own, made at first use and kept in the database.
-    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>> {
         let mut fresh = [0_u8; 32];
         svc_model::random_bytes(&mut fresh);
         self.core.change(job!(|tx| tx.settings().secret(name, &fresh).await)).await

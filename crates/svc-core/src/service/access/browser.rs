@@ -18,7 +18,7 @@ use super::{
     credentials::{Browser, CachedToken},
     tokens::{new_row, require_operator},
 };
-use crate::service::Error;
+use crate::service::{Error, Result};
 
 /// The session in the row of a browser. It is reserved: no session token is made for it.
 const SUBJECT: &str = "operator";
@@ -59,20 +59,20 @@ pub struct BrowserSignIn {
 
 impl Access {
     /// Makes a code that signs a browser in. Only the operator may.
-    pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode, Error> {
+    pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode> {
         let code = new_secret();
         let expires_at = self.store_key(caller, SignInKey::Code(&code)).await?;
         Ok(LoginCode { code, expires_at })
     }
 
     /// Makes a ticket that signs a browser of the daemon's user in. Only the operator may.
-    pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket, Error> {
+    pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket> {
         let ticket = new_secret();
         let expires_at = self.store_key(caller, SignInKey::Ticket(&ticket)).await?;
         Ok(LoginTicket { ticket, expires_at })
     }
 
-    async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
+    async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp> {
         require_operator(caller)?;
         let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
         let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
@@ -90,7 +90,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Forbidden`] for a key that is wrong, expired, or used.
-    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn, Error> {
+    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn> {
         let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
         // Checked before anything is written: the request has no credential yet.
@@ -119,7 +119,7 @@ impl Access {
     pub async fn authenticate_browser(
         &self,
         secret: &str,
-    ) -> Result<Option<(Caller, Credential, TokenId)>, Error> {
+    ) -> Result<Option<(Caller, Credential, TokenId)>> {
         let (hash, now) = (cookie_hash(secret), self.core.now());
         let known = self.tokens.seen().by_cookie.get(&hash).cloned();
         let mut browser = known.filter(|browser| browser.seen.is_fresh(now));
@@ -134,7 +134,7 @@ impl Access {
         Ok(Some((Caller::Operator, seen.credential(), seen.id)))
     }
 
-    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>, Error> {
+    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>> {
         let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let row = self.core.store.tokens().by_hash(hash).await?;
         let Some(row) = row.filter(|row| row.revoked_at.is_none()) else { return Ok(None) };
@@ -188,12 +188,7 @@ impl SignInKey<'_> {
 }
 
 /// Checks a key under this credential of the operator. `word` names the kind of the key.
-fn check_key(
-    word: &str,
-    key: Option<&LoginCodeRow>,
-    operator: &str,
-    now: Timestamp,
-) -> Result<(), Error> {
+fn check_key(word: &str, key: Option<&LoginCodeRow>, operator: &str, now: Timestamp) -> Result<()> {
     let fault = match key {
         None => "is not known",
         Some(key) if key.used_at.is_some() => "was used already",

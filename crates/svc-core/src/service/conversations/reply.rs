@@ -11,7 +11,7 @@ use super::{
     Conversations,
     send::{SessionReply, last_delivery},
 };
-use crate::service::{Error, assignments::note_returned};
+use crate::service::{Result, assignments::note_returned};
 
 /// Bound on the bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
@@ -23,7 +23,7 @@ impl Conversations {
         &self,
         run: AssignmentRow,
         when: ExpectedDelivery,
-    ) -> Result<SessionReply, Error> {
+    ) -> Result<SessionReply> {
         let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
         // Listens before it reads; otherwise it would miss an end that comes in between.
@@ -70,7 +70,7 @@ async fn settle(
     id: &RunId,
     may_wait: bool,
     when: ExpectedDelivery,
-) -> Result<Option<SessionReply>, Error> {
+) -> Result<Option<SessionReply>> {
     let mut run = tx.assignments().get(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_none() {
         if run.state.is_over() {

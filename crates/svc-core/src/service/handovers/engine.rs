@@ -31,7 +31,7 @@ use super::{
     },
 };
 use crate::service::{
-    Error,
+    Error, Result,
     team::{advance, ids_of, note_unseen},
 };
 
@@ -155,7 +155,7 @@ impl Handovers {
     }
 
     /// Peers of sessions that a client's own way may reach, or that have open hand-overs.
-    async fn reachable(&self) -> Result<Vec<PeerId>, Error> {
+    async fn reachable(&self) -> Result<Vec<PeerId>> {
         let store = &self.core.store;
         let mut peers: Vec<PeerId> = Vec::new();
         for way in self.ways.iter() {
@@ -199,7 +199,7 @@ impl Handovers {
         }
     }
 
-    async fn step(&self, peer: &PeerId, watch: &mut HandoverWatch) -> Result<Next, Error> {
+    async fn step(&self, peer: &PeerId, watch: &mut HandoverWatch) -> Result<Next> {
         let store = &self.core.store;
         let row = store.peers().get(peer).await?;
         let session = match &row {
@@ -230,7 +230,7 @@ impl Handovers {
         row: &PeerRow,
         session: &NativeSession,
         watch: &mut HandoverWatch,
-    ) -> Result<Next, Error> {
+    ) -> Result<Next> {
         let inboxes = self.core.store.inboxes();
         if !inboxes.has_mail(&session.peer, self.core.now()).await? {
             let held = inboxes.next_held_mail(&session.peer).await?;
@@ -264,7 +264,7 @@ impl Handovers {
         session: &NativeSession,
         way: &NativeWay,
         (joins_turn, record): (bool, Option<String>),
-    ) -> Result<Option<NativeText>, Error> {
+    ) -> Result<Option<NativeText>> {
         let NativeTraits { via, tries, .. } = way.traits();
         let (session, tuning) = (session.clone(), self.core.tuning);
         let id = HandoverId::new(&self.core.ids, self.core.now());
@@ -313,7 +313,7 @@ impl Handovers {
         open: &HandoverRow,
         (session, status): (Option<&NativeSession>, PeerStatus),
         watch: &mut HandoverWatch,
-    ) -> Result<Option<OpenHandover>, Error> {
+    ) -> Result<Option<OpenHandover>> {
         let id = &open.handover_id;
         let messages = self.core.store.handovers().messages(id).await?;
         let is_open = |state| match state {
@@ -392,7 +392,7 @@ impl Handovers {
         open: &HandoverRow,
         is_alive: bool,
         (read, kept): (Vec<MessageId>, Vec<MessageId>),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let open = open.clone();
         let peer = open.peer_id.clone();
         let job = self.core.store.write(job!(|tx| {
@@ -421,7 +421,7 @@ impl Handovers {
     }
 
     /// Releases the messages of a hand-over that the client certainly did not take.
-    async fn fail(&self, peer: &PeerId, id: &HandoverId) -> Result<(), Error> {
+    async fn fail(&self, peer: &PeerId, id: &HandoverId) -> Result<()> {
         let (peer, id) = (peer.clone(), id.clone());
         let job = self.core.store.write(job!(|tx| {
             let messages = tx.handovers().messages(&id).await?;
@@ -432,7 +432,7 @@ impl Handovers {
 
     /// Ends the deliveries of a hand-over whose outcome cannot be known. Messages that a hook of
     /// the client has shown stay `injected`.
-    async fn end_unknown(&self, open: &HandoverRow) -> Result<(), Error> {
+    async fn end_unknown(&self, open: &HandoverRow) -> Result<()> {
         let (id, peer) = (open.handover_id.clone(), open.peer_id.clone());
         let job = self.core.store.write(job!(|tx| {
             let mut messages = tx.handovers().messages(&id).await?;
@@ -466,7 +466,7 @@ async fn free(
     id: &HandoverId,
     messages: &[Message],
     has_failed: bool,
-) -> Result<(), Error> {
+) -> Result<()> {
     let ids = ids_of(messages);
     tx.messages().note_turn(&ids, false).await?;
     if has_failed {

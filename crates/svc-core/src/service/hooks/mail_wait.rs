@@ -11,7 +11,7 @@ use svc_store::{PeerRow, job};
 
 use super::{event::Hooks, write_job};
 use crate::service::{
-    Error, ResourceKind, check,
+    Error, ResourceKind, Result, check,
     core::Core,
     handovers::{self, HandedMail, MailGiver, TurnOfMail},
     team,
@@ -67,7 +67,7 @@ impl Hooks {
         session_id: &str,
         waiter: MailWaiter,
         end: impl Future<Output = ()> + Send,
-    ) -> Result<MailWait, Error> {
+    ) -> Result<MailWait> {
         check::key("session_id", Some(session_id))?;
         let session_id = &*self.team.session_of_client(caller, session_id).await?;
         let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
@@ -129,7 +129,7 @@ impl Hooks {
         session_id: &str,
         peer: &Peer,
         waiter: &str,
-    ) -> Result<WaiterMail, Error> {
+    ) -> Result<WaiterMail> {
         if !self.core.store.inboxes().has_mail(&peer.peer_id, self.core.now()).await? {
             return Ok(WaiterMail::Nothing);
         }

@@ -23,7 +23,7 @@ use super::{
     Journal,
     bounded_markdown::{AssembledContext, BoundedMarkdown},
 };
-use crate::service::{Error, search::ExperienceQuery};
+use crate::service::{Error, Result, search::ExperienceQuery};
 
 /// Kinds of things that a context may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -79,7 +79,7 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &ContextQuery,
-    ) -> Result<AssembledContext, Error> {
+    ) -> Result<AssembledContext> {
         let mut request = request.clone();
         request.project = self.core.projects.named(request.project.as_deref()).await?;
         if let Some(session) = &request.session_id {
@@ -131,11 +131,7 @@ impl Journal {
         Ok(markdown.finish())
     }
 
-    async fn relevant(
-        &self,
-        caller: &Caller,
-        request: &ContextQuery,
-    ) -> Result<Vec<ContextItem>, Error> {
+    async fn relevant(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<ContextItem>> {
         let wants = |kind| request.kinds.is_empty() || request.kinds.contains(&kind);
         let mut candidates = Vec::new();
         if wants(ContextKind::Experiences) {
@@ -153,11 +149,7 @@ impl Journal {
         Ok(candidates)
     }
 
-    async fn experiences(
-        &self,
-        caller: &Caller,
-        request: &ContextQuery,
-    ) -> Result<Vec<Ghap>, Error> {
+    async fn experiences(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<Ghap>> {
         if request.query.trim().is_empty() {
             return Ok(Vec::new());
         }
@@ -182,11 +174,7 @@ impl Journal {
 
     /// Values that match the prompt, the best first; without a prompt those of the project, the
     /// latest first.
-    async fn fitting_values(
-        &self,
-        caller: &Caller,
-        request: &ContextQuery,
-    ) -> Result<Vec<Value>, Error> {
+    async fn fitting_values(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<Value>> {
         let (reader, values) = (Reader::from_caller(caller), self.core.store.values());
         let (values, _) = values.list(&reader, None, limits::VALUES_RANKED).await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
@@ -213,7 +201,7 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &ContextQuery,
-    ) -> Result<Vec<Memory>, Error> {
+    ) -> Result<Vec<Memory>> {
         let project = request.project.as_deref();
         let limit = limits::SEARCH_HITS;
         if request.query.trim().is_empty() {
@@ -354,7 +342,7 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &PremortemQuery,
-    ) -> Result<AssembledContext, Error> {
+    ) -> Result<AssembledContext> {
         let PremortemQuery { domain, strategy, budget, .. } = *request;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let mut project = None;

@@ -17,7 +17,7 @@ use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError, job};
 
 use super::Journal;
 use crate::service::{
-    Error, ResourceKind, check,
+    Error, ResourceKind, Result, check,
     projects::project_of_write,
     search::confirmation_factor,
     team::{ActingSession, owns_session, tell},
@@ -61,7 +61,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         new: NewMemory,
-    ) -> Result<StoredMemory, Error> {
+    ) -> Result<StoredMemory> {
         check::text("content", &new.content, limits::MEMORY_CHARS)?;
         let importance = new.importance.unwrap_or(0.5);
         check::fraction("importance", importance)?;
@@ -109,7 +109,7 @@ impl Journal {
         project: Option<&str>,
         filter: &MemoryFilter,
         limit: usize,
-    ) -> Result<Vec<(Memory, Fit)>, Error> {
+    ) -> Result<Vec<(Memory, Fit)>> {
         let prompt = Prompt::read(query);
         let count = self.core.store.memories().count().await?;
         if prompt.groups.is_empty() || count == 0 {
@@ -156,7 +156,7 @@ impl Journal {
         filter: &MemoryFilter,
         offset: u32,
         limit: u32,
-    ) -> Result<(Vec<Memory>, i64), Error> {
+    ) -> Result<(Vec<Memory>, i64)> {
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = &MemoryFilter { project, ..filter.clone() };
         let (reader, size) = (Reader::from_caller(caller), PageSize::rows(limit));
@@ -169,7 +169,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         id: &str,
-    ) -> Result<MemoryId, Error> {
+    ) -> Result<MemoryId> {
         let id = MemoryId::parse(id).ok_or_else(|| {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
@@ -217,7 +217,7 @@ fn as_json(terms: &impl serde::Serialize) -> String {
 }
 
 /// Tags in stored form: checked, each once.
-fn tidy(tags: Vec<String>) -> Result<Vec<String>, Error> {
+fn tidy(tags: Vec<String>) -> Result<Vec<String>> {
     let mut kept: Vec<String> = Vec::new();
     for tag in tags {
         check::not_blank("tags", &tag)?;

@@ -19,7 +19,7 @@ use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx
 
 use super::Journal;
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, check,
+    Candidate, Error, Page, PageBounds, ResourceKind, Result, check,
     projects::project_of_write,
     search,
     team::{ActingSession, tell},
@@ -47,7 +47,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         draft: GhapDraft,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         for (field, text) in [
             ("goal", &draft.goal),
             ("hypothesis", &draft.hypothesis),
@@ -85,7 +85,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         change: GhapChange,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         for (field, text, most) in [
             ("goal", &change.goal, limits::GHAP_TEXT_CHARS),
             ("hypothesis", &change.hypothesis, limits::GHAP_TEXT_CHARS),
@@ -135,7 +135,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         resolution: Resolution,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         let Resolution { result, surprise, root_cause, lesson, .. } = &resolution;
         let lesson = lesson.as_ref();
         for (field, text) in [
@@ -179,12 +179,12 @@ impl Journal {
         write.await
     }
 
-    pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>, Error> {
+    pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>> {
         Ok(self.core.store.ghaps().active(&acting.session_id).await?)
     }
 
     /// A record with its history, by its id or a prefix of it.
-    pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
+    pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let ghap = if id == LATEST {
@@ -209,7 +209,7 @@ impl Journal {
         caller: &Caller,
         filter: &GhapFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Ghap>, Error> {
+    ) -> Result<Page<Ghap>> {
         let reader = Reader::from_caller(caller);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = GhapFilter { project, ..filter.clone() };
@@ -227,7 +227,7 @@ impl Journal {
         project: Option<&str>,
         client: Option<&str>,
         domain: Option<Domain>,
-    ) -> Result<Vec<CalibrationRow>, Error> {
+    ) -> Result<Vec<CalibrationRow>> {
         let project = self.core.projects.named(project).await?;
         let (reader, project) = (Reader::from_caller(caller), project.as_deref());
         Ok(self.core.store.calibration().rows(&reader, project, client, domain).await?)
@@ -240,7 +240,7 @@ impl Journal {
         caller: &Caller,
         project: Option<&str>,
         domain: Option<Domain>,
-    ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
+    ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>)> {
         let project = self.core.projects.named(project).await?;
         let project = project.as_deref();
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
@@ -250,7 +250,7 @@ impl Journal {
     }
 }
 
-async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error> {
+async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap> {
     let ghap = tx.ghaps().active(&acting.session_id).await?;
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
@@ -284,11 +284,7 @@ fn candidate(ghap: &Ghap) -> Candidate {
 
 impl Journal {
     /// Orphaned records in the project of a session, the one that was changed last first.
-    pub async fn orphans(
-        &self,
-        caller: &Caller,
-        acting: &ActingSession,
-    ) -> Result<Vec<Ghap>, Error> {
+    pub async fn orphans(&self, caller: &Caller, acting: &ActingSession) -> Result<Vec<Ghap>> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         let project = match project_of_write(caller, session) {
             Some(project) => project,
@@ -306,7 +302,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         id: Option<&str>,
-    ) -> Result<(Ghap, String), Error> {
+    ) -> Result<(Ghap, String)> {
         let orphan = self.one_orphan(caller, &acting, id).await?;
         let subject = caller.principal().to_string();
         let stale = self.core.now().minus(limits::SESSION_STALE);
@@ -332,7 +328,7 @@ impl Journal {
         acting: ActingSession,
         id: Option<&str>,
         reason: String,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         check::text("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
         let orphan = match id {
             Some(id) if caller.is_operator() => self.ghap(caller, id).await?.ghap.id,
@@ -354,7 +350,7 @@ impl Journal {
         caller: &Caller,
         acting: &ActingSession,
         id: Option<&str>,
-    ) -> Result<GhapId, Error> {
+    ) -> Result<GhapId> {
         let mut orphans = self.orphans(caller, acting).await?;
         match id {
             None if orphans.is_empty() => {
@@ -371,7 +367,7 @@ impl Journal {
 }
 
 /// Reads a record that was an orphan; an error if its session has returned since.
-async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
+async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap> {
     let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
     let ghap = tx.ghaps().get(id).await?.ok_or_else(unknown)?;
     let session = tx.sessions().get(&ghap.session_id).await?;
@@ -405,7 +401,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         new: NewOutcome,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome> {
         check::text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
@@ -416,11 +412,7 @@ impl Journal {
         write.await
     }
 
-    pub async fn outcomes(
-        &self,
-        session_id: &str,
-        limit: Option<u32>,
-    ) -> Result<Vec<Outcome>, Error> {
+    pub async fn outcomes(&self, session_id: &str, limit: Option<u32>) -> Result<Vec<Outcome>> {
         Ok(self.core.store.outcomes().list(session_id, check::limit(limit)?).await?)
     }
 }
@@ -431,7 +423,7 @@ pub(in crate::service) async fn put_outcome(
     caller: &Caller,
     acting: &ActingSession,
     new: NewOutcome,
-) -> Result<(Outcome, bool), Error> {
+) -> Result<(Outcome, bool)> {
     let session = tx.sessions().get(&acting.session_id).await?;
     let project = project_of_write(caller, session).unwrap_or_default();
     let outcome = Outcome {

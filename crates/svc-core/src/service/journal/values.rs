@@ -19,7 +19,7 @@ use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster, job};
 
 use super::Journal;
 use crate::service::{
-    Error, ResourceKind, check,
+    Error, ResourceKind, Result, check,
     projects::project_of_write,
     team::{ActingSession, tell},
 };
@@ -68,7 +68,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
-    pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList, Error> {
+    pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList> {
         let reader = Reader::from_caller(caller);
         let count = self.core.store.values().count_resolved_for(&reader).await?;
         enough(count)?;
@@ -93,13 +93,13 @@ impl Journal {
 
     /// The stored clustering if it was made of the present records; otherwise the present state of
     /// the records.
-    async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
+    async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>> {
         let (_, state) = self.core.store.values().count_resolved().await?;
         let known = self.core.store.values().clustering(axis).await?;
         Ok(known.filter(|known| known.state == state).ok_or(state))
     }
 
-    async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
+    async fn group(&self, axis: Axis, state: String) -> Result<Clustering> {
         let ghaps = self.core.store.ghaps();
         let ghaps = ghaps.latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS).await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
@@ -118,7 +118,7 @@ impl Journal {
         caller: &Caller,
         cluster_id: &str,
         limit: u32,
-    ) -> Result<(Axis, Vec<MemberRow>), Error> {
+    ) -> Result<(Axis, Vec<MemberRow>)> {
         let axis = axis_of(cluster_id)?;
         let reader = Reader::from_caller(caller);
         let members = self.core.store.values().members(&reader, cluster_id, limit).await?;
@@ -135,7 +135,7 @@ impl Journal {
         caller: &Caller,
         text: &str,
         cluster_id: &str,
-    ) -> Result<ValueValidity, Error> {
+    ) -> Result<ValueValidity> {
         check::text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
@@ -162,7 +162,7 @@ impl Journal {
         text: String,
         cluster_id: String,
         axis: Option<Axis>,
-    ) -> Result<StoredValue, Error> {
+    ) -> Result<StoredValue> {
         let own = axis_of(&cluster_id)?;
         if axis.is_some_and(|axis| axis != own) {
             return Err(Error::invalid("axis", format!("is not that of the cluster, {own}")));
@@ -202,18 +202,14 @@ impl Journal {
         caller: &Caller,
         axis: Option<Axis>,
         limit: u32,
-    ) -> Result<(Vec<Value>, i64), Error> {
+    ) -> Result<(Vec<Value>, i64)> {
         let reader = Reader::from_caller(caller);
         let (values, total) = self.core.store.values().list(&reader, axis, limit).await?;
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
     /// The error for a request without a usable cluster: too few records, or no cluster of this id.
-    async fn missing_cluster_error(
-        &self,
-        reader: &Reader,
-        cluster_id: &str,
-    ) -> Result<Error, Error> {
+    async fn missing_cluster_error(&self, reader: &Reader, cluster_id: &str) -> Result<Error> {
         enough(self.core.store.values().count_resolved_for(reader).await?)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
@@ -228,7 +224,7 @@ pub fn distance_error(distances: &ValueDistances) -> String {
     )
 }
 
-fn enough(count: i64) -> Result<(), Error> {
+fn enough(count: i64) -> Result<()> {
     let have = u64::try_from(count).unwrap_or(0);
     if have < limits::CLUSTER_RECORDS {
         return Err(Error::InsufficientData { have, need: limits::CLUSTER_RECORDS });
@@ -236,7 +232,7 @@ fn enough(count: i64) -> Result<(), Error> {
     Ok(())
 }
 
-fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
+fn axis_of(cluster_id: &str) -> Result<Axis> {
     let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
     cluster_id
         .rsplit_once('_')

@@ -9,7 +9,7 @@ use svc_model::{NewEvent, Retention, StreamName, StreamVisibility, Timestamp, li
 use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, job, last_backup};
 
 use super::Log;
-use crate::service::{Error, core::open_and_append};
+use crate::service::{Result, core::open_and_append};
 
 #[derive(Debug, Clone)]
 pub struct LogStatus {
@@ -38,7 +38,7 @@ impl Log {
         self.core.store.is_away()
     }
 
-    pub async fn status(&self) -> Result<LogStatus, Error> {
+    pub async fn status(&self) -> Result<LogStatus> {
         let store = &self.core.store;
         let size = store.upkeep().size().await?;
         let (trimmed, head) = store.events().bounds().await?;
@@ -63,7 +63,7 @@ impl Log {
         &self,
         kind: &'static str,
         data: &(impl Serialize + Sync),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let event = NewEvent::new(kind, data);
         let write = self.core.change(job!(|tx| {
             let stream = StreamName::fixed(StreamName::DAEMON);
@@ -72,7 +72,7 @@ impl Log {
         write.await
     }
 
-    pub async fn merge_indexes(&self) -> Result<(), Error> {
+    pub async fn merge_indexes(&self) -> Result<()> {
         self.core.store.upkeep().merge_indexes().await?;
         Ok(())
     }
@@ -82,11 +82,11 @@ impl Log {
     }
 
     /// Frees the memory that earlier work has left in caches.
-    pub async fn release_memory(&self) -> Result<(), Error> {
+    pub async fn release_memory(&self) -> Result<()> {
         Ok(self.core.store.upkeep().release_memory().await?)
     }
 
-    pub async fn checkpoint(&self) -> Result<(), Error> {
+    pub async fn checkpoint(&self) -> Result<()> {
         Ok(self.core.store.upkeep().checkpoint().await?)
     }
 }
@@ -186,7 +186,7 @@ impl StoreSpace {
 
 impl Log {
     /// Measures the size of the database, if the last measurement is old enough.
-    pub async fn measure_size(&self) -> Result<(), Error> {
+    pub async fn measure_size(&self) -> Result<()> {
         let (store, now) = (&self.core.store, self.core.now());
         let last = store.upkeep().size_at(now).await?;
         if last.is_some_and(|last| now.since(last.at) < limits::SIZE_SAMPLES) {
@@ -198,7 +198,7 @@ impl Log {
     }
 
     /// `file` is the size of the database file, `free` what the disk has left.
-    async fn growth(&self, file: u64, free: Option<u64>) -> Result<Option<Growth>, Error> {
+    async fn growth(&self, file: u64, free: Option<u64>) -> Result<Option<Growth>> {
         let (store, now) = (&self.core.store, self.core.now());
         let Some(first) = store.upkeep().first_size().await? else { return Ok(None) };
         let mut past = Vec::new();
@@ -221,7 +221,7 @@ impl Log {
 
     /// Removes events beyond the bounds, and returns their number. The last event of a stream
     /// always stays.
-    pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
+    pub async fn apply_retention(&self, retention: Retention) -> Result<u64> {
         let (store, mut removed) = (&self.core.store, 0);
         if let Some(age) = retention.max_age
             && let Some(until) = store.events().position_before(self.core.now().minus(age)).await?

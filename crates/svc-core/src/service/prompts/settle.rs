@@ -16,7 +16,7 @@ use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx, job}
 use svc_sys::{client_records, process_list};
 
 use super::Prompts;
-use crate::service::{Error, team};
+use crate::service::{Result, team};
 
 /// The closer on record of a prompt that was not answered here.
 const TERMINAL: &str = "terminal";
@@ -57,7 +57,7 @@ pub(in crate::service) struct NewPrompt<'a> {
 pub(in crate::service) async fn open(
     tx: &mut WriteTx,
     new: NewPrompt<'_>,
-) -> Result<AgentRequestId, Error> {
+) -> Result<AgentRequestId> {
     let NewPrompt { id, session, cwd, prompt, owned, is_held } = new;
     let mut shown = None;
     if let ClientPrompt::Claude(_) = prompt {
@@ -126,7 +126,7 @@ pub(in crate::service) async fn follow_event(
     tx: &mut WriteTx,
     event: &HookEvent,
     timing: HookTiming,
-) -> Result<(), Error> {
+) -> Result<()> {
     // A sub-agent's events do not close prompts, as the session shows the prompts of all its
     // sub-agents; but an answer names its prompt.
     if event.is_of_sub_agent() && !matches!(event.moment, HookMoment::Answered(_)) {
@@ -168,7 +168,7 @@ async fn close_earlier(
     session: &str,
     by: &'static str,
     timing: HookTiming,
-) -> Result<(), Error> {
+) -> Result<()> {
     for row in tx.requests().open_prompts_of(session).await? {
         if !timing.is_before(row.opened_at) {
             close(tx, &row, Closing::Over(by)).await?;
@@ -199,7 +199,7 @@ enum Closing<'a> {
     Over(&'static str),
 }
 
-async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<(), Error> {
+async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<()> {
     let terminal = || RequestAnswerRow::by(TERMINAL);
     let answer = match (closing, &row.answering) {
         (Closing::Replied(Some(option)), given) => match given {
@@ -221,7 +221,7 @@ async fn correct_denial(
     session: &str,
     call: &Value,
     call_id: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let last = tx.requests().last_prompt(session).await?;
     let Some(row) = last.filter(|row| row.closed_at.is_some()) else { return Ok(()) };
     let is_it = row.tool.as_ref() == Some(call)
@@ -231,7 +231,7 @@ async fn correct_denial(
 }
 
 /// Replaces the answer on record: the person at the terminal answered.
-async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
+async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<()> {
     let answer = RequestAnswerRow::by(TERMINAL);
     tx.requests().correct(&row.request_id, &answer).await?;
     let about = json!({ "by": answer.by, "corrects": true });
@@ -274,11 +274,7 @@ pub(super) async fn append_team_event(
 impl Prompts {
     /// Removes the options from a prompt that no hook holds any more, and also the answer if its
     /// hook did not print it.
-    pub(super) async fn withdraw(
-        &self,
-        id: &AgentRequestId,
-        is_unprinted: bool,
-    ) -> Result<(), Error> {
+    pub(super) async fn withdraw(&self, id: &AgentRequestId, is_unprinted: bool) -> Result<()> {
         let id = id.clone();
         let job = self.core.store.write(job!(|tx| {
             if is_unprinted {
@@ -296,7 +292,7 @@ impl Prompts {
     }
 
     /// Removes the options from all prompts: no hook holds a prompt when the daemon starts.
-    pub async fn begin(&self) -> Result<(), Error> {
+    pub async fn begin(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             if !row.options.is_empty() {
                 self.withdraw(&row.request_id, false).await?;
@@ -308,7 +304,7 @@ impl Prompts {
     /// Closes the prompts whose clients have ended, or whose clients' records show no dialog.
     /// Removes the options from prompts without a holder, and opens prompts for dialogs that only a
     /// record shows.
-    pub async fn sweep(&self) -> Result<(), Error> {
+    pub async fn sweep(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
             if !row.options.is_empty() && age >= UNHELD && !self.held.is_held(&row.request_id) {
@@ -350,11 +346,7 @@ impl Prompts {
 
     /// Closes a prompt. If it is closed already with another's answer and `end` says that the
     /// person's answer counted, corrects the answer on record.
-    pub(in crate::service) async fn end(
-        &self,
-        id: &AgentRequestId,
-        end: PromptEnd,
-    ) -> Result<(), Error> {
+    pub(in crate::service) async fn end(&self, id: &AgentRequestId, end: PromptEnd) -> Result<()> {
         let closing = match end {
             PromptEnd::Answered => Closing::Over(TERMINAL),
             PromptEnd::Person => Closing::Person,
@@ -376,7 +368,7 @@ impl Prompts {
 impl Prompts {
     /// Opens a prompt for each dialog that a record has shown for [`limits::RECORD_GRACE`] and that
     /// no hook has reported.
-    async fn open_dialogs(&self) -> Result<(), Error> {
+    async fn open_dialogs(&self) -> Result<()> {
         if self.attended == AttendedPrompts::Off {
             return Ok(());
         }

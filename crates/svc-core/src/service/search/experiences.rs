@@ -43,7 +43,7 @@ use super::{
     Search,
     prompt::{RankingPrompt, Rarity, TellingWords, TermMatch, float, gather, members, weigh},
 };
-use crate::service::Error;
+use crate::service::Result;
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
@@ -98,7 +98,7 @@ impl Search {
         &self,
         caller: &Caller,
         search: &ExperienceQuery<'_>,
-    ) -> Result<Vec<ExperienceHit>, Error> {
+    ) -> Result<Vec<ExperienceHit>> {
         let reader = Reader::from_caller(caller);
         Ok(find(&self.core.store, &reader, self.core.clock.now(), search).await?)
     }

@@ -14,7 +14,7 @@ use svc_store::{DeliveryTerms, StoreError, WriteTx, job};
 
 use super::{Team, append_to_peer};
 use crate::service::{
-    Error,
+    Error, Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome},
     core::Core,
 };
@@ -116,7 +116,7 @@ pub(in crate::service) async fn deliver(
     to: PeerId,
     kind: MessageType,
     terms: DeliveryTerms,
-) -> Result<Message, Error> {
+) -> Result<Message> {
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
     let key = input.idempotency_key.as_deref();
     if let Some(key) = key
@@ -153,7 +153,7 @@ pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
     mut to: Vec<PeerId>,
-) -> Result<Vec<PeerId>, Error> {
+) -> Result<Vec<PeerId>> {
     let key = outgoing.input.idempotency_key.clone();
     if let Some(key) = &key {
         let known = tx.messages().receivers_of_key(&outgoing.from, &to, key).await?;
@@ -352,7 +352,7 @@ pub(in crate::service) async fn end_deliveries(
     core: &Core,
     peer: &PeerId,
     why: &'static str,
-) -> Result<(), Error> {
+) -> Result<()> {
     loop {
         let peer = peer.clone();
         let job = core.store.write(job!(|tx| Ok::<_, Error>(give_up(tx, &peer, why).await?)));
@@ -387,7 +387,7 @@ const NOBODY_TOOK_IT: &str = "nobody took it in time";
 impl Team {
     /// Expires messages that were not taken within `age`. Spares messages that a reader has leased,
     /// and questions that their receiver has seen.
-    pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
+    pub async fn expire_messages(&self, age: Duration) -> Result<()> {
         let before = self.core.now().minus(age);
         for peer in self.core.store.inboxes().with_old_messages(before).await? {
             loop {

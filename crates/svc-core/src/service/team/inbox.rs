@@ -26,7 +26,7 @@ use super::{
     may_act_for, own_peer,
 };
 use crate::service::{
-    Error, Listed, Page, PageBounds, ResourceKind,
+    Error, Listed, Page, PageBounds, ResourceKind, Result,
     assignments::{AssignmentOutcome, end_answered, terms_of_reply},
     check,
     core::Core,
@@ -88,7 +88,7 @@ async fn check_copies(
     caller: &Caller,
     (circle, from): (Option<&str>, &str),
     input: &NewMessage,
-) -> Result<(), Error> {
+) -> Result<()> {
     if caller.is_operator() {
         return Ok(());
     }
@@ -116,7 +116,7 @@ impl Team {
         caller: &Caller,
         to: &str,
         input: NewMessage,
-    ) -> Result<Message, Error> {
+    ) -> Result<Message> {
         check_message(&input)?;
         let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
         let input = self.with_sender(caller, input).await?;
@@ -147,7 +147,7 @@ impl Team {
     }
 
     /// The message with its sender's id, whatever names the sender.
-    async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage, Error> {
+    async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage> {
         let Some(named) = input.from_peer.as_deref().filter(|named| *named != PeerId::OPERATOR)
         else {
             return Ok(input);
@@ -174,7 +174,7 @@ impl Team {
         caller: &Caller,
         circle: Option<String>,
         input: NewMessage,
-    ) -> Result<BroadcastReach, Error> {
+    ) -> Result<BroadcastReach> {
         check_message(&input)?;
         let input = self.with_sender(caller, input).await?;
         let (limit, has_key) = (limits::COPIES_PER_JOB, input.idempotency_key.is_some());
@@ -229,7 +229,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Message>, Error> {
+    ) -> Result<Page<Message>> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let size = page.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
@@ -263,7 +263,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Message>, Error> {
+    ) -> Result<Page<Message>> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&peer).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?;
@@ -282,7 +282,7 @@ impl Team {
         caller: &Caller,
         mut filter: MessageFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<ListedMessage>, Error> {
+    ) -> Result<Page<ListedMessage>> {
         if !caller.has_scope(READ_ALL) {
             let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
             return Err(Error::Forbidden(why.to_owned()));
@@ -298,7 +298,7 @@ impl Team {
         Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
-    pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
+    pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>> {
         let mut senders: HashMap<String, MessageSender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
         for mut message in messages {
@@ -335,7 +335,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         ids: Vec<String>,
-    ) -> Result<Vec<MessageId>, Error> {
+    ) -> Result<Vec<MessageId>> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let mut whole = Vec::with_capacity(ids.len());
         for text in ids {
@@ -355,12 +355,7 @@ impl Team {
         Ok(ids)
     }
 
-    async fn ack_part(
-        &self,
-        caller: &Caller,
-        peer: &PeerId,
-        ids: Vec<MessageId>,
-    ) -> Result<(), Error> {
+    async fn ack_part(&self, caller: &Caller, peer: &PeerId, ids: Vec<MessageId>) -> Result<()> {
         let (caller, peer) = (caller.clone(), peer.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
@@ -376,7 +371,7 @@ impl Team {
     }
 
     /// A message and the history of its delivery, for its sender, its receiver and the operator.
-    pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
+    pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail> {
         let unknown = || Error::not_found(ResourceKind::Message, id);
         let id = self.find_message(caller, id).await?;
         let message = self.core.store.messages().get(&id).await?.ok_or_else(unknown)?;
@@ -395,7 +390,7 @@ pub(in crate::service) async fn send_answer(
     mut outgoing: OutgoingMessage,
     receiver: &Peer,
     kind: MessageType,
-) -> Result<Message, Error> {
+) -> Result<Message> {
     let to = receiver.peer_id.clone();
     let mut answered = match kind {
         MessageType::Response => answered_assignment(tx, &outgoing, &to).await?,
@@ -458,7 +453,7 @@ async fn acknowledge_answered(
     Ok(())
 }
 
-fn check_message(input: &NewMessage) -> Result<(), Error> {
+fn check_message(input: &NewMessage) -> Result<()> {
     check::not_blank("text", &input.text)?;
     check::long("text", &input.text, limits::MESSAGE_BYTES)?;
     check::key("correlation_id", input.correlation_id.as_deref())?;
@@ -466,7 +461,7 @@ fn check_message(input: &NewMessage) -> Result<(), Error> {
 }
 
 /// Who a message is from: the caller's own peer, or whom the operator names.
-async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
+async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String> {
     let Some(session) = caller.session() else {
         let Some(named) = named else { return Ok("operator".to_owned()) };
         let is_known = match PeerId::parse(named) {
@@ -565,7 +560,7 @@ mod tests {
                 OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);
             let to = to.to_vec();
             let job = test.store.write(job!(|tx| deliver_copies(tx, &mut outgoing, to).await));
-            let done: Result<Vec<PeerId>, Error> = job.await;
+            let done: Result<Vec<PeerId>> = job.await;
             assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }
         let stream = StreamName::new("peer", &peer.peer_id);

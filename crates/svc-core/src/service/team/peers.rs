@@ -17,7 +17,7 @@ use super::{
     sessions::end_left,
     set_reach, set_status,
 };
-use crate::service::{Error, Page, PageBounds, ResourceKind, check, process};
+use crate::service::{Error, Page, PageBounds, ResourceKind, Result, check, process};
 
 /// The reason in events about a peer or a session whose process has ended.
 const PROCESS_GONE: &str = "its process is gone";
@@ -25,11 +25,7 @@ const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
     /// Registers a peer, or updates the peer with the same identity.
-    pub async fn register_peer(
-        &self,
-        caller: &Caller,
-        input: RegisterInput,
-    ) -> Result<Peer, Error> {
+    pub async fn register_peer(&self, caller: &Caller, input: RegisterInput) -> Result<Peer> {
         self.register_peer_in(caller, None, input).await
     }
 
@@ -40,7 +36,7 @@ impl Team {
         caller: &Caller,
         session: Option<&str>,
         mut input: RegisterInput,
-    ) -> Result<Peer, Error> {
+    ) -> Result<Peer> {
         check_input(&input)?;
         check_rank(caller, &input)?;
         match given(input.session_id.as_deref()) {
@@ -82,7 +78,7 @@ impl Team {
         caller: &Caller,
         id: &str,
         status: Option<ReportedStatus>,
-    ) -> Result<Peer, Error> {
+    ) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
         let caller = caller.clone();
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
@@ -104,7 +100,7 @@ impl Team {
     /// Removes a peer from the list. Messages that wait for it become undeliverable, in separate
     /// write jobs, so that a full inbox does not block other writes. If a crash or a failure leaves
     /// some, [`Self::sweep_stranded_inboxes`] ends them.
-    pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+    pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
@@ -126,7 +122,7 @@ impl Team {
 
     /// Ends the deliveries to inboxes that nobody reads any more: those left by the removal of a
     /// peer or the end of an agent, and copies of a broadcast that was being sent at that time.
-    pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
+    pub async fn sweep_stranded_inboxes(&self) -> Result<()> {
         for StrandedInbox { peer, is_removed } in
             self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
         {
@@ -136,7 +132,7 @@ impl Team {
         Ok(())
     }
 
-    pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+    pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&id).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
@@ -144,7 +140,7 @@ impl Team {
     }
 
     /// The peer that is registered with a session. The session speaks for it.
-    pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
+    pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>> {
         let store = &self.core.store;
         let read = async || Ok(store.peers().of_session(session).await?.map(|row| row.peer));
         Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
@@ -155,7 +151,7 @@ impl Team {
         &self,
         caller: &Caller,
         session: &str,
-    ) -> Result<Option<Peer>, Error> {
+    ) -> Result<Option<Peer>> {
         let Some(peer) = self.peer_of_session(session).await? else { return Ok(None) };
         let Some(key) = caller.session() else { return Ok(Some(peer)) };
         let row = self.core.store.peers().get(&peer.peer_id).await?;
@@ -170,7 +166,7 @@ impl Team {
         filter: &PeerFilter,
         is_living: bool,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Arc<Page<Peer>>, Error> {
+    ) -> Result<Arc<Page<Peer>>> {
         let (reader, page) = (Reader::from_caller(caller), page.into());
         let read = || self.read_peers(&reader, filter, is_living, page);
         self.peer_pages.get(&self.core.store, (&reader, filter, is_living, page), read).await
@@ -182,7 +178,7 @@ impl Team {
         filter: &PeerFilter,
         is_living: bool,
         page: PageBounds<'_>,
-    ) -> Result<Page<Peer>, Error> {
+    ) -> Result<Page<Peer>> {
         let read = async |after: Option<(i64, String, String)>, limit| {
             self.core.store.peers().list(reader, filter, is_living, after.as_ref(), limit).await
         };
@@ -200,7 +196,7 @@ impl Team {
 
     /// Marks silent peers idle while their process lives, else offline. A peer whose process has
     /// ended is offline at once. Returns the most time until the next sweep.
-    pub async fn sweep_peers(&self) -> Result<Duration, Error> {
+    pub async fn sweep_peers(&self) -> Result<Duration> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
         for row in self.core.store.peers().stale(now.minus(timeout), now).await? {
@@ -265,7 +261,7 @@ impl Team {
 
     /// Notes that the process of a peer has ended: the peer becomes offline and its session in the
     /// journal ends, so that the session's open record becomes an orphan.
-    async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
+    async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<()> {
         let write = self.core.store.write(job!(|tx| {
             let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
             if !row.is_in(&gone) {
@@ -281,7 +277,7 @@ impl Team {
         Ok(write.await?)
     }
 
-    async fn note_return(&self, peer_id: PeerId) -> Result<(), Error> {
+    async fn note_return(&self, peer_id: PeerId) -> Result<()> {
         let write = self.core.store.write(job!(|tx| {
             let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
             if row.peer.status != PeerStatus::Unreachable {
@@ -303,7 +299,7 @@ impl Team {
 
     /// Whether the session of a peer is open in the journal and not stale, or has an MCP connection
     /// that is open or was open a moment ago.
-    async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
+    async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool> {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
             (now.minus(limits::MCP_SESSION_OPEN), now.minus(limits::SESSION_STALE));
@@ -332,7 +328,7 @@ async fn known_peer(
 }
 
 /// Only the operator registers people, and peers with a reserved name, such as `user`.
-fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
+fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<()> {
     if caller.is_operator() {
         return Ok(());
     }
@@ -355,7 +351,7 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_input(input: &RegisterInput) -> Result<(), Error> {
+fn check_input(input: &RegisterInput) -> Result<()> {
     check::not_blank("display_name", &input.display_name)?;
     check::not_blank("backend", &input.backend)?;
     for (field, text) in [
@@ -383,7 +379,7 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_entries(count: usize) -> Result<(), Error> {
+fn check_entries(count: usize) -> Result<()> {
     let most = limits::METADATA_ENTRIES;
     if count > most {
         return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
@@ -398,7 +394,7 @@ pub(in crate::service) async fn create(
     input: RegisterInput,
     project: Option<String>,
     process: Option<ProcessIdentity>,
-) -> Result<Peer, Error> {
+) -> Result<Peer> {
     let now = tx.now();
     let metadata = input
         .metadata
@@ -447,7 +443,7 @@ pub(in crate::service) async fn update(
     input: RegisterInput,
     project: Option<String>,
     process: Option<ProcessIdentity>,
-) -> Result<Peer, Error> {
+) -> Result<Peer> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {
         if !is_own(tx, caller, session, &row).await? {
