@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use svc_model::{StreamVisibility, column, column_words};
 
 use crate::{
-    AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, StoreError, TokenEnd,
+    AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, Result, TokenEnd,
     WorkRequirements,
 };
 
@@ -17,7 +17,7 @@ pub(crate) use rusqlite::types::FromSql;
 
 pub(crate) type Parameter<'a> = ToSqlOutput<'a>;
 
-pub(crate) fn parameter(value: &(impl ToSql + ?Sized)) -> Result<Parameter<'_>, StoreError> {
+pub(crate) fn parameter(value: &(impl ToSql + ?Sized)) -> Result<Parameter<'_>> {
     Ok(value.to_sql()?)
 }
 
@@ -58,7 +58,7 @@ pub(super) fn to_json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("texts and numbers are JSON")
 }
 
-pub(super) fn from_json<T: DeserializeOwned>(list: &str) -> Result<T, StoreError> {
+pub(super) fn from_json<T: DeserializeOwned>(list: &str) -> Result<T> {
     serde_json::from_str(list).map_err(|error| sqlx::Error::Decode(error.into()).into())
 }
 

@@ -5,6 +5,9 @@ use std::{error::Error, sync::Arc};
 /// The engine's error. Shared, because all jobs of a failed commit get the same answer.
 pub type EngineError = Arc<dyn Error + Send + Sync>;
 
+/// What a method of the store returns.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process held the lock longer than `BUSY_TIMEOUT`.

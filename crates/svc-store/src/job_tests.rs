@@ -14,8 +14,8 @@ use svc_model::{
 use svc_wire::mcp::Revision;
 
 use crate::{
-    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow,
-    StoreError, TaskRow, WriteTx,
+    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow, Result,
+    StoreError, TaskRow, WriteTx, job,
     testing::{TestStore, append, event, journal::record},
 };
 
@@ -104,7 +104,7 @@ fn ended_run(id: &str) -> AssignmentRow {
 }
 
 /// Everything that the frequent jobs of a conversation read.
-async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreError> {
+async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String> {
     let (row, message) = (run_row(id), message(id));
     let owner = format!("agent:pair:{id}");
     let principal = Principal::Session(owner.as_str().into());
@@ -137,18 +137,15 @@ async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreErr
 async fn a_job_and_a_reader_return_the_same_rows() {
     let test = TestStore::open().await;
     test.execute(ROWS).await;
-    let read = test.store.write(|tx| {
-        Box::pin(async move {
-            let (id, task) = (AgentId::from("ag_1".to_owned()), TaskId::from("t".to_owned()));
-            let agent = tx.agents().get(&id).await?.expect("it is there");
-            let live = tx.agents().live("agent:pair:one").await?;
-            assert_eq!(live.as_ref(), Some(&agent));
-            let work =
-                (tx.assignments().of_task(&task).await?, tx.assignments().of_agent(&id).await?);
-            let stream = tx.streams().state(&StreamName::new("agent", &id)).await?;
-            Ok::<_, StoreError>(format!("{agent:?} {work:?} {stream:?}"))
-        })
-    });
+    let read = test.store.write(job!(|tx| {
+        let (id, task) = (AgentId::from("ag_1".to_owned()), TaskId::from("t".to_owned()));
+        let agent = tx.agents().get(&id).await?.expect("it is there");
+        let live = tx.agents().live("agent:pair:one").await?;
+        assert_eq!(live.as_ref(), Some(&agent));
+        let work = (tx.assignments().of_task(&task).await?, tx.assignments().of_agent(&id).await?);
+        let stream = tx.streams().state(&StreamName::new("agent", &id)).await?;
+        Ok::<_, StoreError>(format!("{agent:?} {work:?} {stream:?}"))
+    }));
     let read = read.await.unwrap();
     let agent = test.store.agents().get(&AgentId::from("ag_1".to_owned())).await.unwrap();
     assert_eq!(agent, test.store.agents().of_key("agent:pair:one").await.unwrap());
@@ -161,37 +158,33 @@ async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
     let test = TestStore::open().await;
     let store = &test.store;
     let id = "to";
-    let written = store.write(move |tx| {
-        Box::pin(async move {
-            tx.peers().put(&peer_row(id)).await?;
-            let message = message(id);
-            let sent_by = format!("session:agent:pair:{id}");
-            let terms =
-                DeliveryTerms { turn: Some(3), held_until: Some(AT), ..DeliveryTerms::default() };
-            tx.messages().insert(&message, &sent_by, Some("key"), terms).await?;
-            let ids = [message.id];
-            let states = [DeliveryState::Accepted, DeliveryState::Queued];
-            tx.messages().advance(&ids, &states, Some("why")).await?;
-            tx.inboxes().lease(&ids, AT, Some("ag_1")).await?;
-            tx.assignments().insert(&run_row(id)).await?;
-            read_all(tx, id).await
-        })
-    });
+    let written = store.write(job!(|tx| {
+        tx.peers().put(&peer_row(id)).await?;
+        let message = message(id);
+        let sent_by = format!("session:agent:pair:{id}");
+        let terms =
+            DeliveryTerms { turn: Some(3), held_until: Some(AT), ..DeliveryTerms::default() };
+        tx.messages().insert(&message, &sent_by, Some("key"), terms).await?;
+        let ids = [message.id];
+        let states = [DeliveryState::Accepted, DeliveryState::Queued];
+        tx.messages().advance(&ids, &states, Some("why")).await?;
+        tx.inboxes().lease(&ids, AT, Some("ag_1")).await?;
+        tx.assignments().insert(&run_row(id)).await?;
+        read_all(tx, id).await
+    }));
     let written = written.await.unwrap();
     let read = store.write(move |tx| Box::pin(read_all(tx, id))).await.unwrap();
     assert_eq!(written, read);
     let expected = format!("{:?}", run_row(id));
     assert_eq!(read.matches(&expected).count(), 3, "{read}");
     assert!(read.contains("WaitEdge") && read.contains("Some(3)") && read.contains("a\\0question"));
-    let done: Result<(), StoreError> = store
-        .write(move |tx| {
-            Box::pin(async move {
-                tx.assignments().update(&ended_run(id)).await?;
-                let mut peer = peer_row(id).peer;
-                peer.status = PeerStatus::Idle;
-                tx.peers().touch(&peer).await
-            })
-        })
+    let done: Result<()> = store
+        .write(job!(|tx| {
+            tx.assignments().update(&ended_run(id)).await?;
+            let mut peer = peer_row(id).peer;
+            peer.status = PeerStatus::Idle;
+            tx.peers().touch(&peer).await
+        }))
         .await;
     done.unwrap();
     let read = store.write(move |tx| Box::pin(read_all(tx, id))).await.unwrap();
@@ -237,26 +230,24 @@ async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
     let jobs = (0..50).map(|number: usize| {
         let name = name.clone();
         async move {
-            let done: Result<(), StoreError> = match number % 5 {
+            let done: Result<()> = match number % 5 {
                 // Appends in the same commits as the jobs.
                 3 => store.append(name, vec![event("frame", "{}")]).await.map(|_| ()),
                 kind => {
                     store
-                        .write(move |tx| {
-                            Box::pin(async move {
-                                RUNS.fetch_add(1, Relaxed);
-                                tx.append(&name, vec![event("frame", "{}")]).await?;
-                                if kind < 4 {
-                                    tx.peers().put(&peer_row(&number.to_string())).await?;
-                                }
-                                match kind {
-                                    0 => Ok(()),
-                                    2 => panic!("a job that panics on purpose"),
-                                    // Kind 4 has written no row.
-                                    _ => Err(StoreError::NoStream),
-                                }
-                            })
-                        })
+                        .write(job!(|tx| {
+                            RUNS.fetch_add(1, Relaxed);
+                            tx.append(&name, vec![event("frame", "{}")]).await?;
+                            if kind < 4 {
+                                tx.peers().put(&peer_row(&number.to_string())).await?;
+                            }
+                            match kind {
+                                0 => Ok(()),
+                                2 => panic!("a job that panics on purpose"),
+                                // Kind 4 has written no row.
+                                _ => Err(StoreError::NoStream),
+                            }
+                        }))
                         .await
                 }
             };
@@ -282,7 +273,7 @@ async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
     assert_eq!(store.stats().failures, 0, "the failure of a job does not count as a failed commit");
 }
 
-type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<(), StoreError>>;
+type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<()>>;
 
 fn id<T: From<String>>() -> T {
     T::from("unknown".to_owned())
@@ -313,54 +304,50 @@ fn task() -> TaskRow {
 #[tokio::test]
 async fn a_write_that_finds_no_row_fails_and_rolls_back() {
     let writes: [(&str, Write); 15] = [
-        ("mcp_session", |tx| Box::pin(async move { tx.mcp().touch_session(&id()).await })),
-        ("mcp_session", |tx| {
-            Box::pin(async move {
+        ("mcp_session", job!(|tx| tx.mcp().touch_session(&id()).await)),
+        (
+            "mcp_session",
+            job!(|tx| {
                 let id: McpSessionId = id();
                 tx.mcp().describe_session(&id, Revision::V2025_11_25, None, "{}").await
-            })
-        }),
-        ("mcp_session", |tx| Box::pin(async move { tx.mcp().set_log_level(&id(), "info").await })),
-        ("mcp_session", |tx| Box::pin(async move { tx.mcp().set_tools(&id(), 1).await })),
-        ("mcp_session", |tx| Box::pin(async move { tx.mcp().tie_session(&id(), "s").await })),
-        ("mcp_call", |tx| {
-            Box::pin(async move {
-                tx.mcp().update_call(&id::<CallId>(), CallState::Completed, None, None).await
-            })
-        }),
-        ("hook_seen", |tx| {
-            Box::pin(async move { tx.hooks().note_reminder("unknown", "", 1).await })
-        }),
-        ("task", |tx| Box::pin(async move { tx.tasks().update(&task()).await })),
-        ("token", |tx| Box::pin(async move { tx.tokens().note_use(&id::<TokenId>()).await })),
-        ("session", |tx| Box::pin(async move { tx.sessions().end("unknown", None).await })),
-        ("session", |tx| Box::pin(async move { tx.sessions().date("unknown", AT, false).await })),
+            }),
+        ),
+        ("mcp_session", job!(|tx| tx.mcp().set_log_level(&id(), "info").await)),
+        ("mcp_session", job!(|tx| tx.mcp().set_tools(&id(), 1).await)),
+        ("mcp_session", job!(|tx| tx.mcp().tie_session(&id(), "s").await)),
+        (
+            "mcp_call",
+            job!(|tx| tx
+                .mcp()
+                .update_call(&id::<CallId>(), CallState::Completed, None, None)
+                .await),
+        ),
+        ("hook_seen", job!(|tx| tx.hooks().note_reminder("unknown", "", 1).await)),
+        ("task", job!(|tx| tx.tasks().update(&task()).await)),
+        ("token", job!(|tx| tx.tokens().note_use(&id::<TokenId>()).await)),
+        ("session", job!(|tx| tx.sessions().end("unknown", None).await)),
+        ("session", job!(|tx| tx.sessions().date("unknown", AT, false).await)),
         ("peer", |tx| {
             let peer = Peer { peer_id: id(), ..Peer::operator(AT) };
             Box::pin(async move { tx.peers().touch(&peer).await })
         }),
-        ("peer", |tx| {
-            Box::pin(async move {
-                tx.peers().set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await
-            })
-        }),
-        ("peer", |tx| Box::pin(async move { tx.peers().delete(&id::<PeerId>()).await })),
-        ("message", |tx| {
-            Box::pin(async move { tx.inboxes().lease(&[id::<MessageId>()], AT, None).await })
-        }),
+        (
+            "peer",
+            job!(|tx| tx.peers().set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await),
+        ),
+        ("peer", job!(|tx| tx.peers().delete(&id::<PeerId>()).await)),
+        ("message", job!(|tx| tx.inboxes().lease(&[id::<MessageId>()], AT, None).await)),
     ];
     let test = TestStore::open().await;
     for (expected, write) in writes {
-        let done: Result<(), StoreError> = test
+        let done: Result<()> = test
             .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let stream = StreamName::new("task", "undone");
-                    tx.streams().open(&stream, &StreamVisibility::Team).await?;
-                    tx.append(&stream, vec![event("frame", "{}")]).await?;
-                    write(tx).await
-                })
-            })
+            .write(job!(|tx| {
+                let stream = StreamName::new("task", "undone");
+                tx.streams().open(&stream, &StreamVisibility::Team).await?;
+                tx.append(&stream, vec![event("frame", "{}")]).await?;
+                write(tx).await
+            }))
             .await;
         let Err(StoreError::NothingChanged { table, id }) = done else {
             panic!("{expected}: {done:?}")
@@ -370,8 +357,7 @@ async fn a_write_that_finds_no_row_fails_and_rolls_back() {
     }
     let mut ghap: Ghap = record(&test, 1, "a goal").await;
     ghap.id = id::<GhapId>();
-    let done: Result<(), StoreError> =
-        test.store.write(move |tx| Box::pin(async move { tx.ghaps().update(&ghap).await })).await;
+    let done: Result<()> = test.store.write(job!(|tx| tx.ghaps().update(&ghap).await)).await;
     assert!(matches!(done, Err(StoreError::NothingChanged { table: "ghap", .. })), "{done:?}");
     assert_eq!(test.store.streams().view(&StreamName::new("task", "undone")).await.unwrap(), None);
 }

@@ -47,6 +47,14 @@
 //! creates the schema of an empty file in one step). Acknowledged writes are in the file or its
 //! write-ahead log; all others are rolled back.
 
+/// The closure of a write job: what it does to the transaction `tx`, as a future that owns all that
+/// it names.
+#[macro_export]
+macro_rules! job {
+    (|$tx:pat_param| $work:block) => { move |$tx| ::std::boxed::Box::pin(async move $work) };
+    (|$tx:pat_param| $work:expr) => { move |$tx| ::std::boxed::Box::pin(async move { $work }) };
+}
+
 mod bus;
 mod columns;
 mod error;
@@ -73,7 +81,7 @@ pub use bus::{
     Batch, Bus, Commit, EntryDelta, EntryListener, ListenerRead, PrecedingEvent, StreamListener,
     UnfinishedEntries, render,
 };
-pub use error::{CopyError, EngineError, MigrateError, RestoreError, StoreError};
+pub use error::{CopyError, EngineError, MigrateError, RestoreError, Result, StoreError};
 pub use families::{SearchIndex, UndeliveredChoice};
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;

@@ -19,7 +19,7 @@ use sqlx::{
 use svc_model::json_bytes;
 
 use crate::{
-    Bus, PageSize, RowPage, StoreError,
+    Bus, PageSize, Result, RowPage,
     bus::Version,
     columns::{DirectRow, Parameter},
     sqlite::row_readers::{FrameReaders, RowReaders},
@@ -91,7 +91,7 @@ pub(super) enum FewRowReaders {
 }
 
 impl FewRowReaders {
-    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+    pub(super) fn release_memory(&self) -> Result<()> {
         match self {
             Self::Sqlite(readers) => readers.release_memory(),
             #[cfg(feature = "postgres")]
@@ -112,7 +112,7 @@ impl FewRowReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         match self {
             Self::Sqlite(readers) => readers.value(sql, values),
             #[cfg(feature = "postgres")]
@@ -124,7 +124,7 @@ impl FewRowReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         match self {
             Self::Sqlite(readers) => readers.one(sql, values),
             #[cfg(feature = "postgres")]
@@ -136,7 +136,7 @@ impl FewRowReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         match self {
             Self::Sqlite(readers) => readers.all(sql, values),
             #[cfg(feature = "postgres")]
@@ -153,7 +153,7 @@ pub(super) enum FrameSource {
 }
 
 impl FrameSource {
-    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+    pub(super) fn release_memory(&self) -> Result<()> {
         match self {
             Self::Sqlite(readers) => readers.release_memory(),
             #[cfg(feature = "postgres")]
@@ -403,9 +403,9 @@ where
 pub(super) async fn read_page<Raw, Row, Shown: Serialize>(
     rows: impl Stream<Item = Result<Raw, sqlx::Error>> + Send,
     size: PageSize,
-    row: impl Fn(Raw) -> Result<Row, StoreError>,
+    row: impl Fn(Raw) -> Result<Row>,
     shown: impl Fn(&Row) -> &Shown,
-) -> Result<RowPage<Row>, StoreError> {
+) -> Result<RowPage<Row>> {
     let mut rows = pin!(rows);
     let mut page = RowPage { rows: Vec::new(), more: false };
     let mut total = 0_usize;

@@ -8,7 +8,7 @@
 
 use std::{fmt::Display, sync::Arc};
 
-use crate::{EngineError, StoreError};
+use crate::{EngineError, Result, StoreError};
 
 /// A row struct, read from columns in the order of its fields.
 macro_rules! direct_row {
@@ -231,11 +231,7 @@ pub(super) fn rows_of<Raw, Row: TryFrom<Raw>>(raw: Vec<Raw>) -> Result<Vec<Row>,
     raw.into_iter().map(Row::try_from).collect()
 }
 
-pub(super) fn changed(
-    rows: u64,
-    table: &'static str,
-    id: &(impl Display + ?Sized),
-) -> Result<(), StoreError> {
+pub(super) fn changed(rows: u64, table: &'static str, id: &(impl Display + ?Sized)) -> Result<()> {
     if rows == 0 {
         return Err(StoreError::NothingChanged { table, id: id.to_string() });
     }
@@ -243,11 +239,7 @@ pub(super) fn changed(
 }
 
 /// Checks that a statement changed one row for each of `expected` ids.
-pub(super) fn all_changed(
-    rows: u64,
-    expected: usize,
-    table: &'static str,
-) -> Result<(), StoreError> {
+pub(super) fn all_changed(rows: u64, expected: usize, table: &'static str) -> Result<()> {
     let rows = usize::try_from(rows).unwrap_or(usize::MAX);
     if rows != expected {
         let id = format!("for {} of {expected} ids", expected.saturating_sub(rows));

@@ -10,9 +10,10 @@ use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
-    AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, StoreError, WriteQueueKey,
-    WriterStats,
+    AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
+    WriteQueueKey, WriterStats,
     bus::Version,
+    job,
     read_query::{FewRowReaders, FrameSource, Readers},
     sqlite::{
         direct_connection::DirectConnection,
@@ -131,7 +132,7 @@ impl Store {
         engine: Engine,
         machine: &ThisMachine,
         clock: Arc<dyn Clock>,
-    ) -> Result<(Self, Writer), StoreError> {
+    ) -> Result<(Self, Writer)> {
         let Engine { direct, readers, page_readers, frame_source, row_readers, path } = engine;
         let machine = Arc::new(machine.clone());
         let bus = Bus::new();
@@ -176,7 +177,7 @@ impl Store {
             machine,
         };
         let this = (*store.machine).clone();
-        store.write(move |tx| Box::pin(async move { tx.machines().enter(&this).await })).await?;
+        store.write(job!(|tx| tx.machines().enter(&this).await)).await?;
         Ok((store, Writer(ended)))
     }
 
@@ -204,7 +205,7 @@ impl Store {
         &self,
         stream: StreamName,
         events: Vec<NewEvent>,
-    ) -> impl Future<Output = Result<AppendedSeqs, StoreError>> {
+    ) -> impl Future<Output = Result<AppendedSeqs>> {
         self.writes_in(WriteQueueKey::DAEMON).append(stream, events)
     }
 
@@ -306,11 +307,7 @@ impl PrincipalWrites<'_> {
     ///
     /// # Panics
     /// If `events` is empty.
-    pub async fn append(
-        self,
-        stream: StreamName,
-        events: Vec<NewEvent>,
-    ) -> Result<AppendedSeqs, StoreError> {
+    pub async fn append(self, stream: StreamName, events: Vec<NewEvent>) -> Result<AppendedSeqs> {
         assert!(!events.is_empty(), "an append has at least one event");
         let (reply, answer) = oneshot::channel();
         self.store.jobs.send(&self.queue_key, WriterJob::Append { stream, events, reply }).await?;
@@ -321,7 +318,7 @@ impl PrincipalWrites<'_> {
 impl Writer {
     /// Runs the queued jobs, checkpoints the write-ahead log and closes the database. Clones of the
     /// store may still exist; their writes return [`StoreError::Stopped`].
-    pub async fn close(self, store: Store) -> Result<(), StoreError> {
+    pub async fn close(self, store: Store) -> Result<()> {
         let Store { jobs, readers, page_readers, frame_source, row_readers, .. } = store;
         // Clones of the store may still exist, so a job closes the queue.
         let (reply, closed) = oneshot::channel();

@@ -12,7 +12,7 @@ use svc_model::{
 use svc_sys::machine::ThisMachine;
 
 use crate::{
-    OpenOptions, StoreError, WriteTx,
+    OpenOptions, Result, WriteTx, job,
     sqlite::file::writer_options,
     store::{Store, Writer},
 };
@@ -77,9 +77,7 @@ impl TestStore {
     /// Runs a write job, which must not fail.
     pub async fn write<T, F>(&self, work: F) -> T
     where
-        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, StoreError>>
-            + Send
-            + 'static,
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T>> + Send + 'static,
         T: Send + 'static,
     {
         self.store.write(work).await.unwrap()
@@ -131,19 +129,17 @@ pub fn event(kind: &str, data: &str) -> NewEvent {
 
 pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
     let name = name.clone();
-    let done: Result<(), StoreError> = store
-        .write(move |tx| {
-            Box::pin(async move {
-                let visibility = match name.kind() {
-                    "mcp" => StreamVisibility::Answers,
-                    "" => StreamVisibility::Team,
-                    _ => StreamVisibility::for_daemon(),
-                };
-                tx.streams().open(&name, &visibility).await?;
-                tx.append(&name, events).await?;
-                Ok(())
-            })
-        })
+    let done: Result<()> = store
+        .write(job!(|tx| {
+            let visibility = match name.kind() {
+                "mcp" => StreamVisibility::Answers,
+                "" => StreamVisibility::Team,
+                _ => StreamVisibility::for_daemon(),
+            };
+            tx.streams().open(&name, &visibility).await?;
+            tx.append(&name, events).await?;
+            Ok(())
+        }))
         .await;
     done.unwrap();
 }
@@ -161,7 +157,7 @@ mod model {
     use svc_model::{Framing, NewEvent, Reader, Seq, StreamName};
 
     use super::{TestStore, append, event};
-    use crate::{FeedScope, StoreError};
+    use crate::{FeedScope, StoreError, job};
 
     #[derive(Debug, Clone)]
     enum LogStep {
@@ -245,10 +241,7 @@ mod model {
                     }
                 }
                 LogStep::Close { stream } => {
-                    test.write(move |tx| {
-                        Box::pin(async move { tx.streams().close(&name(stream)).await })
-                    })
-                    .await;
+                    test.write(job!(|tx| tx.streams().close(&name(stream)).await)).await;
                     log.streams[stream].closed = true;
                 }
                 LogStep::Trim { share } => {
@@ -351,7 +344,7 @@ pub mod journal {
     };
 
     use super::TestStore;
-    use crate::SessionStart;
+    use crate::{SessionStart, job};
 
     /// A confirmed record of session `s` with only a goal. The session is stored, the record is
     /// not.
@@ -363,7 +356,7 @@ pub mod journal {
             source: SessionSource::Startup,
             created_by: "operator".to_owned(),
         };
-        at.write(move |tx| Box::pin(async move { tx.sessions().begin(&start).await })).await;
+        at.write(job!(|tx| tx.sessions().begin(&start).await)).await;
         let now = Timestamp::from_millis(1_000);
         let draft = GhapDraft {
             domain: Domain::Debugging,
@@ -381,11 +374,11 @@ pub mod journal {
     }
 
     pub async fn put(at: &TestStore, ghap: Ghap) {
-        at.write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await })).await;
+        at.write(job!(|tx| tx.ghaps().insert(&ghap).await)).await;
     }
 
     pub async fn update(at: &TestStore, ghap: Ghap) {
-        at.write(move |tx| Box::pin(async move { tx.ghaps().update(&ghap).await })).await;
+        at.write(job!(|tx| tx.ghaps().update(&ghap).await)).await;
     }
 
     /// An end at `at` with only a verdict.

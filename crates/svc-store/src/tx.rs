@@ -10,7 +10,7 @@ use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
 use crate::{
-    AppendedSeqs, Batch, Bus, StoreError, StreamState,
+    AppendedSeqs, Batch, Bus, Result, StoreError, StreamState,
     columns::{DirectRow, FromSql, Parameter},
     sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
     statement::select_value,
@@ -100,7 +100,7 @@ impl WriteTx {
     }
 
     /// [`Self::forget`], and reads the highest position again.
-    pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn reset(&mut self) -> Result<()> {
         self.forget();
         self.position =
             select_value!(self, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
@@ -120,7 +120,7 @@ impl WriteTx {
         &mut self,
         name: &StreamName,
         events: Vec<NewEvent>,
-    ) -> Result<AppendedSeqs, StoreError> {
+    ) -> Result<AppendedSeqs> {
         let known = self.streams().known_producer_ids(name, &events).await?;
         let state = self.streams().state(name).await?.ok_or(StoreError::NoStream)?;
         self.assign_seqs(name, state, events, &known)
@@ -133,7 +133,7 @@ impl WriteTx {
         mut state: StreamState,
         events: Vec<NewEvent>,
         known: &HashMap<Arc<str>, Seq>,
-    ) -> Result<AppendedSeqs, StoreError> {
+    ) -> Result<AppendedSeqs> {
         let before = state.clone();
         let shared = name.shared();
         let mut seqs = AppendedSeqs { first: Seq::MAX, last: 0 };
@@ -184,7 +184,7 @@ impl WriteTx {
     }
 
     /// Begins a group of appends. It needs no transaction, because it runs one statement.
-    pub(super) async fn begin_appends(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn begin_appends(&mut self) -> Result<()> {
         self.direct.ready().await?;
         if self.direct.take_stale() {
             self.reset().await?;
@@ -192,7 +192,7 @@ impl WriteTx {
         Ok(())
     }
 
-    pub(super) async fn begin(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn begin(&mut self) -> Result<()> {
         self.direct.begin().await?;
         if self.direct.take_stale() {
             self.reset().await?;
@@ -201,7 +201,7 @@ impl WriteTx {
     }
 
     /// Commits the events without an explicit transaction, for a group of appends only.
-    pub(super) async fn commit_appends(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn commit_appends(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
@@ -210,7 +210,7 @@ impl WriteTx {
         Ok(())
     }
 
-    pub(super) async fn flush(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn flush(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
             self.sort_pending();
             self.position = self.direct.insert(self.now, &self.pending).await?;
@@ -320,7 +320,7 @@ impl WriteConnection {
         engine!(self, connection => { let _ = connection; false }, connection.is_away())
     }
 
-    pub(super) async fn close(self) -> Result<(), StoreError> {
+    pub(super) async fn close(self) -> Result<()> {
         match self {
             Self::Sqlite(connection) => {
                 let closed = tokio::task::spawn_blocking(move || connection.close()).await;
@@ -332,7 +332,7 @@ impl WriteConnection {
     }
 
     /// Connects, if the connection was lost, before the first statement of a group.
-    pub(super) async fn ready(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn ready(&mut self) -> Result<()> {
         engine!(self, connection => { let _ = connection; Ok(()) }, await connection.ready())
     }
 
@@ -342,15 +342,15 @@ impl WriteConnection {
         engine!(self, connection => { let _ = connection; false }, connection.take_stale())
     }
 
-    pub(super) async fn begin(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn begin(&mut self) -> Result<()> {
         engine!(self, connection => connection.begin(), await connection.begin())
     }
 
-    pub(super) async fn commit(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn commit(&mut self) -> Result<()> {
         engine!(self, connection => connection.commit(), await connection.commit())
     }
 
-    pub(super) async fn rollback(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn rollback(&mut self) -> Result<()> {
         engine!(self, connection => connection.rollback(), await connection.rollback())
     }
 
@@ -358,11 +358,7 @@ impl WriteConnection {
         engine!(self, connection => connection.begin_job(isolation), connection.begin_job(isolation));
     }
 
-    pub(super) async fn end_job(
-        &mut self,
-        isolation: JobIsolation,
-        keep: bool,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn end_job(&mut self, isolation: JobIsolation, keep: bool) -> Result<()> {
         engine!(
             self,
             connection => connection.end_job(isolation, keep),
@@ -371,7 +367,7 @@ impl WriteConnection {
     }
 
     #[cfg(test)]
-    pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
+    pub(super) fn execute(&mut self, statements: &str) -> Result<()> {
         engine!(self, connection => connection.execute(statements), {
             let _ = connection;
             panic!("no file: {statements}")
@@ -382,7 +378,7 @@ impl WriteConnection {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64> {
         engine!(self, connection => connection.change(sql, values), await connection.change(sql, values))
     }
 
@@ -393,7 +389,7 @@ impl WriteConnection {
         checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         let value = self.value_if_any(checked, sql, values).await?;
         Ok(value.ok_or(sqlx::Error::RowNotFound)?)
     }
@@ -403,7 +399,7 @@ impl WriteConnection {
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         engine!(
             self,
             connection => connection.value_if_any(sql, values),
@@ -416,7 +412,7 @@ impl WriteConnection {
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         engine!(self, connection => connection.values(sql, values), await connection.values(sql, values))
     }
 
@@ -424,7 +420,7 @@ impl WriteConnection {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         engine!(self, connection => connection.one(sql, values), await connection.one(sql, values))
     }
 
@@ -432,7 +428,7 @@ impl WriteConnection {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         Ok(self.one(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?)
     }
 
@@ -440,7 +436,7 @@ impl WriteConnection {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         engine!(self, connection => connection.all(sql, values), await connection.all(sql, values))
     }
 
@@ -448,7 +444,7 @@ impl WriteConnection {
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         engine!(self, connection => connection.insert(now, events), await connection.insert(now, events))
     }
 
@@ -456,7 +452,7 @@ impl WriteConnection {
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         engine!(
             self,
             connection => connection.insert_alone(now, events),

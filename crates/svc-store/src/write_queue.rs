@@ -13,7 +13,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use svc_model::{Caller, NewEvent, Principal, StreamName, limits};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
-use crate::{AppendedSeqs, StoreError, tx::WriteTx};
+use crate::{AppendedSeqs, Result, StoreError, tx::WriteTx};
 
 /// Names the queue in which a write job waits. Each principal has its own; the operator and the
 /// daemon share one.
@@ -44,7 +44,7 @@ pub(super) enum WriterJob {
     Append {
         stream: StreamName,
         events: Vec<NewEvent>,
-        reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
+        reply: oneshot::Sender<Result<AppendedSeqs>>,
     },
     Run(Box<dyn WriteJob>),
     /// Closes the queue: later jobs are rejected.
@@ -59,7 +59,7 @@ pub(super) trait WriteJob: Send {
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
     /// Answers the caller. `committed` is the result of the commit; a job that failed is answered
     /// with its own error.
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+    fn answer(self: Box<Self>, committed: Result<()>);
 }
 
 pub(super) struct ClosureJob<F, T, E> {
@@ -85,7 +85,7 @@ where
         })
     }
 
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+    fn answer(self: Box<Self>, committed: Result<()>) {
         let outcome = match (self.outcome, committed) {
             (Some(Err(error)), _) => Err(error),
             (_, Err(error)) => Err(error.into()),
@@ -272,11 +272,7 @@ impl WriteQueueSender {
     }
 
     /// Queues a job as soon as its principal's queue has capacity.
-    pub(super) async fn send(
-        &self,
-        turn: &WriteQueueKey,
-        job: WriterJob,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn send(&self, turn: &WriteQueueKey, job: WriterJob) -> Result<()> {
         let waiting = {
             let mut state = self.0.lock();
             if state.is_closed {

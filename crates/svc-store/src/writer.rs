@@ -17,7 +17,7 @@ use svc_model::{Clock, NewEvent, StreamName, limits};
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use crate::{
-    AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats,
+    AppendedSeqs, COMMIT_SECONDS, Result, StoreError, WriterStats,
     bus::Version,
     sqlite::direct_connection::JobIsolation,
     tx::WriteTx,
@@ -65,7 +65,7 @@ pub(super) struct WriterThread {
 
 impl WriterThread {
     /// Starts the thread. When it ends, it returns its connection.
-    pub(super) fn spawn(self) -> Result<oneshot::Receiver<WriteTx>, StoreError> {
+    pub(super) fn spawn(self) -> Result<oneshot::Receiver<WriteTx>> {
         let (ended, end) = oneshot::channel();
         let thread = std::thread::Builder::new().name("svc-writer".to_owned());
         thread
@@ -220,12 +220,12 @@ fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
 }
 
 enum FinishedJob {
-    Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
+    Append(oneshot::Sender<Result<AppendedSeqs>>, AppendedSeqs),
     Run(Box<dyn WriteJob>),
 }
 
 impl FinishedJob {
-    fn answer(self, committed: Result<(), StoreError>) {
+    fn answer(self, committed: Result<()>) {
         // The caller may have gone away; the commit is valid nevertheless.
         match self {
             Self::Append(reply, seqs) => drop(reply.send(committed.map(|()| seqs))),
@@ -273,7 +273,7 @@ async fn run_jobs(
     group: &mut VecDeque<WriterJob>,
     isolation: JobIsolation,
     done: &mut Vec<FinishedJob>,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     while let Some(job) = group.pop_front() {
         match job {
             WriterJob::Append { stream, events, reply } => {
@@ -292,7 +292,7 @@ async fn append(
     tx: &mut WriteTx,
     stream: &StreamName,
     events: Vec<NewEvent>,
-    reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
+    reply: oneshot::Sender<Result<AppendedSeqs>>,
     done: &mut Vec<FinishedJob>,
 ) {
     let mark = tx.mark();
@@ -312,7 +312,7 @@ async fn run_job(
     mut job: Box<dyn WriteJob>,
     isolation: JobIsolation,
     done: &mut Vec<FinishedJob>,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let mark = tx.mark();
     tx.direct.begin_job(isolation);
     let keep = job.run(tx).await;

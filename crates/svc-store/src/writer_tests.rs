@@ -7,7 +7,7 @@ use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
 use tokio::sync::oneshot;
 
 use crate::{
-    ListenerRead, Store, StoreError, WriteQueueKey, WriteTx,
+    ListenerRead, Result, Store, StoreError, WriteQueueKey, WriteTx, job,
     testing::{TestStore, append, event},
 };
 
@@ -27,7 +27,7 @@ async fn seqs(store: &Store) -> Vec<Seq> {
 }
 
 /// The changes of a job that is to be rolled back: an append, a new stream, and a closed stream.
-async fn write_changes_to_roll_back(tx: &mut WriteTx) -> Result<(), StoreError> {
+async fn write_changes_to_roll_back(tx: &mut WriteTx) -> Result<()> {
     let other = StreamName::new("task", "spoilt");
     tx.streams().open(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
@@ -42,24 +42,20 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
     // take each job at once.
     let (entered, busy) = oneshot::channel();
     let (open, opened) = oneshot::channel();
-    let held = test.store.write(move |_| {
-        Box::pin(async move {
-            entered.send(()).unwrap();
-            opened.await.map_err(|_| StoreError::Stopped)
-        })
-    });
+    let held = test.store.write(job!(|_| {
+        entered.send(()).unwrap();
+        opened.await.map_err(|_| StoreError::Stopped)
+    }));
     let order = Arc::new(Mutex::new(Vec::new()));
     let write = |queue_key: WriteQueueKey, name: &'static str| {
         let (store, order) = (test.store.clone(), Arc::clone(&order));
         async move {
-            let done: Result<(), StoreError> = store
+            let done: Result<()> = store
                 .writes_in(queue_key)
-                .write(move |_| {
-                    Box::pin(async move {
-                        order.lock().unwrap().push(name);
-                        Ok(())
-                    })
-                })
+                .write(job!(|_| {
+                    order.lock().unwrap().push(name);
+                    Ok(())
+                }))
                 .await;
             done.unwrap();
         }
@@ -93,24 +89,20 @@ async fn a_failed_or_panicked_job_rolls_back_only_itself() {
         match n % 3 {
             0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
             1 => {
-                let failed: Result<(), StoreError> = store
-                    .write(|tx| {
-                        Box::pin(async move {
-                            write_changes_to_roll_back(tx).await?;
-                            Err(StoreError::NoStream)
-                        })
-                    })
+                let failed: Result<()> = store
+                    .write(job!(|tx| {
+                        write_changes_to_roll_back(tx).await?;
+                        Err(StoreError::NoStream)
+                    }))
                     .await;
                 matches!(failed, Err(StoreError::NoStream))
             }
             _ => {
-                let panicked: Result<(), StoreError> = store
-                    .write(|tx| {
-                        Box::pin(async move {
-                            write_changes_to_roll_back(tx).await?;
-                            panic!("a job that panics on purpose")
-                        })
-                    })
+                let panicked: Result<()> = store
+                    .write(job!(|tx| {
+                        write_changes_to_roll_back(tx).await?;
+                        panic!("a job that panics on purpose")
+                    }))
                     .await;
                 matches!(panicked, Err(StoreError::Panicked))
             }
@@ -129,15 +121,13 @@ async fn a_failed_or_panicked_job_rolls_back_only_itself() {
 async fn a_rolled_back_job_closes_no_stream_for_its_listeners() {
     let test = TestStore::open().await;
     let listener = test.store.bus().listen(&name());
-    let failed: Result<(), StoreError> = test
+    let failed: Result<()> = test
         .store
-        .write(|tx| {
-            Box::pin(async move {
-                tx.streams().open(&name(), &StreamVisibility::Team).await?;
-                tx.streams().close(&name()).await?;
-                Err(StoreError::NoStream)
-            })
-        })
+        .write(job!(|tx| {
+            tx.streams().open(&name(), &StreamVisibility::Team).await?;
+            tx.streams().close(&name()).await?;
+            Err(StoreError::NoStream)
+        }))
         .await;
     assert!(matches!(failed, Err(StoreError::NoStream)));
     // This commit is a later one, so the bus has been told of the first.
@@ -177,8 +167,7 @@ async fn a_repeated_append_returns_the_first_seqs() {
     // Concurrently, within one commit.
     let same = future::join_all((0..10).map(|_| appended(&["e"]))).await;
     assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
-    let closed: Result<(), StoreError> =
-        store.write(|tx| Box::pin(async move { tx.streams().close(&name()).await })).await;
+    let closed: Result<()> = store.write(job!(|tx| tx.streams().close(&name()).await)).await;
     closed.unwrap();
     assert_eq!(appended(&["a", "e"]).await.unwrap(), (2, 6));
     assert!(matches!(appended(&["f"]).await, Err(StoreError::StreamClosed)));

@@ -12,7 +12,7 @@ use std::{
 use svc_model::{BudgetBounds, BudgetKind, Caller, Principal, Timestamp};
 use svc_store::WriteTx;
 
-use super::Error;
+use super::{Error, Result};
 
 /// The bounds of all principals, and what they have taken. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl Budget {
         caller: &Caller,
         kind: BudgetKind,
         amount: u64,
-    ) -> Result<Option<BudgetHold>, Error> {
+    ) -> Result<Option<BudgetHold>> {
         self.take(caller, kind, amount, self.bounds.bound(kind))
     }
 
@@ -95,7 +95,7 @@ impl Budget {
         kind: BudgetKind,
         amount: u64,
         bound: u64,
-    ) -> Result<Option<BudgetHold>, Error> {
+    ) -> Result<Option<BudgetHold>> {
         if caller.is_operator() {
             return Ok(None);
         }
@@ -117,12 +117,7 @@ impl Budget {
 
     /// Charges bytes that are about to be stored, all of them or none. The charge decays evenly
     /// within an hour.
-    pub(super) fn take_stored(
-        &self,
-        caller: &Caller,
-        bytes: u64,
-        now: Timestamp,
-    ) -> Result<(), Error> {
+    pub(super) fn take_stored(&self, caller: &Caller, bytes: u64, now: Timestamp) -> Result<()> {
         if caller.is_operator() || bytes == 0 {
             return Ok(());
         }
@@ -154,7 +149,7 @@ impl Budget {
         tx: &mut WriteTx,
         caller: &Caller,
         more: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         if caller.is_operator() || more == 0 {
             return Ok(());
         }

@@ -2,9 +2,9 @@
 
 use svc_model::{is_reserved_name, limits, quote};
 
-use super::Error;
+use super::{Error, Result};
 
-pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
+pub(super) fn not_blank(field: &'static str, text: &str) -> Result<()> {
     if text.chars().all(|c| c.is_whitespace() || c.is_control() || quote::is_invisible(c)) {
         return Err(Error::invalid(field, "must not be blank"));
     }
@@ -12,12 +12,12 @@ pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
 }
 
 /// Refuses a name, a path or a key of more than [`limits::SHORT_TEXT_BYTES`].
-pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<()> {
     text.map_or(Ok(()), |text| long(field, text, limits::SHORT_TEXT_BYTES))
 }
 
 /// Refuses a text of more than `most` bytes.
-pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<()> {
     if text.len() > most {
         let len = text.len();
         return Err(Error::invalid(field, format!("must have at most {most} bytes, has {len}")));
@@ -26,7 +26,7 @@ pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), E
 }
 
 /// Refuses an optional key that is blank or too long.
-pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<()> {
     if let Some(text) = text {
         not_blank(field, text)?;
     }
@@ -34,7 +34,7 @@ pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> 
 }
 
 /// Refuses a text that is blank or has more than `max_chars` characters.
-pub(super) fn text(field: &'static str, text: &str, max_chars: usize) -> Result<(), Error> {
+pub(super) fn text(field: &'static str, text: &str, max_chars: usize) -> Result<()> {
     not_blank(field, text)?;
     let chars = text.chars().count();
     if chars > max_chars {
@@ -47,7 +47,7 @@ pub(super) fn text(field: &'static str, text: &str, max_chars: usize) -> Result<
 }
 
 /// Refuses a number that is not from 0 to 1.
-pub(super) fn fraction(field: &'static str, share: f64) -> Result<(), Error> {
+pub(super) fn fraction(field: &'static str, share: f64) -> Result<()> {
     if (0.0..=1.0).contains(&share) {
         return Ok(());
     }
@@ -55,7 +55,7 @@ pub(super) fn fraction(field: &'static str, share: f64) -> Result<(), Error> {
 }
 
 /// Refuses a reserved name for a peer, an agent, a label or a key: others will read it.
-pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
+pub(super) fn name(field: &'static str, text: &str) -> Result<()> {
     if is_reserved_name(text) {
         let why = "it says no more than operator, user, system and the like: choose another name";
         return Err(Error::not_yours(field, why));
@@ -63,7 +63,7 @@ pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-pub fn limit(limit: Option<u32>) -> Result<u32, Error> {
+pub fn limit(limit: Option<u32>) -> Result<u32> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if !(1..=limits::PAGE_MAX).contains(&limit) {
         return Err(Error::invalid("limit", format!("must be from 1 to {}", limits::PAGE_MAX)));
@@ -72,7 +72,7 @@ pub fn limit(limit: Option<u32>) -> Result<u32, Error> {
 }
 
 /// Decodes a cursor that [`make_cursor`] made.
-pub fn cursor<T: serde::de::DeserializeOwned>(text: Option<&str>) -> Result<Option<T>, Error> {
+pub fn cursor<T: serde::de::DeserializeOwned>(text: Option<&str>) -> Result<Option<T>> {
     let Some(text) = text else { return Ok(None) };
     hex::decode(text)
         .ok()

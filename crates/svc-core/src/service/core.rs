@@ -15,7 +15,7 @@ use svc_model::{
 use svc_store::{Store, StoreError, WriteTx};
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
-use super::{Error, budget::Budget, projects::Projects, reads::ReadScheduler};
+use super::{Result, budget::Budget, projects::Projects, reads::ReadScheduler};
 
 /// Shared by all services. A clone costs one reference count: services and thousands of readers of
 /// the log hold one.
@@ -86,7 +86,7 @@ impl Core {
     }
 
     /// A write of the daemon's own, which only the store can refuse.
-    pub(super) async fn change<T, F>(&self, work: F) -> Result<T, Error>
+    pub(super) async fn change<T, F>(&self, work: F) -> Result<T>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, StoreError>>
             + Send
@@ -96,7 +96,7 @@ impl Core {
         Ok(self.store.write(work).await?)
     }
 
-    pub(super) async fn machine_names(&self) -> Result<HashMap<MachineId, String>, Error> {
+    pub(super) async fn machine_names(&self) -> Result<HashMap<MachineId, String>> {
         let all = self.store.machines().all().await?;
         let is_team = all.len() > 1;
         let named = all.into_iter().filter(|_| is_team);

@@ -8,6 +8,9 @@ use svc_model::{
 };
 use svc_store::StoreError;
 
+/// What a method of a service returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("there is no {kind} {id:?}{}", .kind.too_short(.id))]

@@ -18,10 +18,10 @@ use svc_model::{
     DaemonView, Machine, NewEvent, PeerStatus, StreamName, StreamVisibility, TaskChange,
     TaskStatus, Timestamp, limits,
 };
-use svc_store::{AwayMachine, NewDaemon};
+use svc_store::{AwayMachine, NewDaemon, job};
 
 use super::{
-    Error,
+    Result,
     access::Access,
     agents::{Agents, lose_agent},
     core::{Core, open_and_append},
@@ -68,7 +68,7 @@ impl Machines {
     }
 
     /// All daemons that have not recorded their end.
-    pub async fn daemons(&self) -> Result<Vec<DaemonView>, Error> {
+    pub async fn daemons(&self) -> Result<Vec<DaemonView>> {
         let mut daemons = self.core.store.machines().daemons(self.daemon_id()).await?;
         if self.core.store.is_file() {
             // The row may have an older time: see `renew`.
@@ -80,49 +80,46 @@ impl Machines {
 
     /// Takes a lease for this daemon. Earlier daemons of this machine whose end is not on record
     /// count as lost.
-    pub async fn join(&self, daemon: NewDaemon) -> Result<(), Error> {
+    pub async fn join(&self, daemon: NewDaemon) -> Result<()> {
         let (at, commits) = (self.core.now(), AtomicU64::default());
         self.joined.set(JoinedDaemon { daemon: daemon.clone(), at, commits }).ok();
         self.write_row(daemon).await
     }
 
-    async fn write_row(&self, daemon: NewDaemon) -> Result<(), Error> {
+    async fn write_row(&self, daemon: NewDaemon) -> Result<()> {
         let name = self.machine().name.clone();
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                let machine_id = tx.machine_id().clone();
-                let lost = tx.machines().join(&daemon).await?;
-                let mut events: Vec<NewEvent> = lost
-                    .iter()
-                    .map(|id| {
-                        let data = json!({ "daemon_id": id, "machine_id": machine_id });
-                        NewEvent::new("daemon.lost", &data)
-                    })
-                    .collect();
-                let data = json!({
-                    "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
-                    "version": daemon.version,
-                });
-                events.push(NewEvent::new("daemon.joined", &data));
-                let stream = StreamName::fixed(StreamName::DAEMON);
-                open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            let machine_id = tx.machine_id().clone();
+            let lost = tx.machines().join(&daemon).await?;
+            let mut events: Vec<NewEvent> = lost
+                .iter()
+                .map(|id| {
+                    let data = json!({ "daemon_id": id, "machine_id": machine_id });
+                    NewEvent::new("daemon.lost", &data)
+                })
+                .collect();
+            let data = json!({
+                "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
+                "version": daemon.version,
+            });
+            events.push(NewEvent::new("daemon.joined", &data));
+            let stream = StreamName::fixed(StreamName::DAEMON);
+            open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
+        }));
         write.await
     }
 
     /// Renews this daemon's lease. With a database file, only if something was written since the
     /// last renewal: only one daemon opens a file at a time, so no other daemon reads the lease
     /// while this one runs, and an idle daemon writes nothing.
-    pub async fn renew(&self) -> Result<(), Error> {
+    pub async fn renew(&self) -> Result<()> {
         let Some(JoinedDaemon { daemon, commits, .. }) = self.joined.get() else { return Ok(()) };
         let store = &self.core.store;
         if store.is_file() && store.stats().commits == commits.load(Relaxed) {
             return Ok(());
         }
         let id = daemon.daemon_id.clone();
-        let renewed =
-            self.core.change(move |tx| Box::pin(async move { tx.machines().renew(&id).await }));
+        let renewed = self.core.change(job!(|tx| tx.machines().renew(&id).await));
         if !renewed.await? {
             self.write_row(daemon.clone()).await?;
         }
@@ -130,14 +127,14 @@ impl Machines {
         Ok(())
     }
 
-    pub async fn leave(&self) -> Result<(), Error> {
+    pub async fn leave(&self) -> Result<()> {
         let id = self.daemon_id().to_owned();
-        self.core.change(move |tx| Box::pin(async move { tx.machines().leave(&id).await })).await
+        self.core.change(job!(|tx| tx.machines().leave(&id).await)).await
     }
 
     /// Handles what machines hold whose daemons are away. Counts only time during which this daemon
     /// was running.
-    pub async fn sweep(&self) -> Result<(), Error> {
+    pub async fn sweep(&self) -> Result<()> {
         let Some(joined) = self.joined.get() else { return Ok(()) };
         let here_for = self.core.now().since(joined.at);
         if here_for < limits::DAEMON_LEASE {
@@ -155,7 +152,7 @@ impl Machines {
         Ok(())
     }
 
-    async fn change_peers(&self, away: &AwayMachine, lasts: Duration) -> Result<(), Error> {
+    async fn change_peers(&self, away: &AwayMachine, lasts: Duration) -> Result<()> {
         let is_for_long = lasts >= limits::MACHINE_AWAY;
         let next = if is_for_long { PeerStatus::Offline } else { PeerStatus::Unreachable };
         for row in self.core.store.peers().on_machine(&away.machine.machine_id).await? {
@@ -163,22 +160,20 @@ impl Machines {
                 continue;
             }
             let (id, seen, since) = (row.peer.peer_id, row.peer.status, away.since);
-            let write = self.core.change(move |tx| {
-                Box::pin(async move {
-                    let row = tx.peers().get(&id).await?;
-                    let Some(mut row) = row.filter(|row| row.peer.status == seen) else {
-                        return Ok(());
-                    };
-                    let at = if is_for_long { tx.now() } else { since };
-                    set_reach(tx, &mut row.peer, next, at, "its machine is away").await
-                })
-            });
+            let write = self.core.change(job!(|tx| {
+                let row = tx.peers().get(&id).await?;
+                let Some(mut row) = row.filter(|row| row.peer.status == seen) else {
+                    return Ok(());
+                };
+                let at = if is_for_long { tx.now() } else { since };
+                set_reach(tx, &mut row.peer, next, at, "its machine is away").await
+            }));
             write.await?;
         }
         Ok(())
     }
 
-    async fn change_tasks(&self, away: &AwayMachine, is_over: bool) -> Result<(), Error> {
+    async fn change_tasks(&self, away: &AwayMachine, is_over: bool) -> Result<()> {
         let Machine { machine_id, name } = &away.machine;
         for row in self.core.store.tasks().active_on(machine_id).await? {
             let change = if is_over {
@@ -196,13 +191,11 @@ impl Machines {
         Ok(())
     }
 
-    async fn end_what_it_holds(&self, away: &AwayMachine) -> Result<(), Error> {
+    async fn end_what_it_holds(&self, away: &AwayMachine) -> Result<()> {
         let id = away.machine.machine_id.clone();
-        let ended = self.core.change(move |tx| {
-            Box::pin(
-                async move { tx.tokens().end_of_machine(&id, limits::PROCESSES_PER_PAGE).await },
-            )
-        });
+        let ended = self
+            .core
+            .change(job!(|tx| tx.tokens().end_of_machine(&id, limits::PROCESSES_PER_PAGE).await));
         self.access.forget(&ended.await?);
         for agent in self.core.store.agents().live().await? {
             if agent.machine_id == away.machine.machine_id {

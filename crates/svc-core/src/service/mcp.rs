@@ -6,10 +6,10 @@ use std::sync::Arc;
 use svc_model::{
     CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, Timestamp, limits,
 };
-use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize};
+use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
 
-use super::{Error, Page, PageBounds, core::Core};
+use super::{Page, PageBounds, Result, core::Core};
 
 #[derive(Debug, Clone)]
 pub struct Mcp {
@@ -69,42 +69,36 @@ impl Mcp {
         &self,
         caller: &Caller,
         new: NewMcpSession,
-    ) -> Result<McpSessionRow, Error> {
+    ) -> Result<McpSessionRow> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                budget.check_rows(tx, &caller, 1).await?;
-                let row = McpSessionRow {
-                    session_id: McpSessionId::new(&ids, tx.now()),
-                    principal,
-                    transport: new.transport,
-                    revision: new.revision,
-                    client: new.client,
-                    capabilities: new.capabilities,
-                    log_level: None,
-                    tools: None,
-                    client_session: None,
-                    last_seen_at: tx.now(),
-                };
-                tx.mcp().insert_session(&row).await?;
-                if new.transport == McpTransport::Sse {
-                    let stream = StreamName::new("mcp", &row.session_id);
-                    tx.streams().open(&stream, &StreamVisibility::Answers).await?;
-                }
-                Ok(row)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            budget.check_rows(tx, &caller, 1).await?;
+            let row = McpSessionRow {
+                session_id: McpSessionId::new(&ids, tx.now()),
+                principal,
+                transport: new.transport,
+                revision: new.revision,
+                client: new.client,
+                capabilities: new.capabilities,
+                log_level: None,
+                tools: None,
+                client_session: None,
+                last_seen_at: tx.now(),
+            };
+            tx.mcp().insert_session(&row).await?;
+            if new.transport == McpTransport::Sse {
+                let stream = StreamName::new("mcp", &row.session_id);
+                tx.streams().open(&stream, &StreamVisibility::Answers).await?;
+            }
+            Ok(row)
+        }));
         write.await
     }
 
     /// An open session of this caller; `None` if there is no session of that id, or another caller
     /// owns it.
-    pub async fn mcp_session(
-        &self,
-        caller: &Caller,
-        id: &str,
-    ) -> Result<Option<McpSessionRow>, Error> {
+    pub async fn mcp_session(&self, caller: &Caller, id: &str) -> Result<Option<McpSessionRow>> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().session(&id).await?;
         // An idle session has expired, even before the sweep closes it.
@@ -119,59 +113,48 @@ impl Mcp {
         revision: Revision,
         client: Option<String>,
         capabilities: String,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let id = id.clone();
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                tx.mcp().describe_session(&id, revision, client.as_deref(), &capabilities).await
-            })
-        });
+        let write = self.core.change(job!(|tx| tx
+            .mcp()
+            .describe_session(&id, revision, client.as_deref(), &capabilities)
+            .await));
         write.await
     }
 
-    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<()> {
         let id = id.clone();
-        self.core.change(move |tx| Box::pin(async move { tx.mcp().touch_session(&id).await })).await
+        self.core.change(job!(|tx| tx.mcp().touch_session(&id).await)).await
     }
 
     /// Sets the lowest level of log messages that the client gets.
-    pub async fn set_mcp_log_level(
-        &self,
-        id: &McpSessionId,
-        level: &'static str,
-    ) -> Result<(), Error> {
+    pub async fn set_mcp_log_level(&self, id: &McpSessionId, level: &'static str) -> Result<()> {
         let id = id.clone();
-        self.core
-            .change(move |tx| Box::pin(async move { tx.mcp().set_log_level(&id, level).await }))
-            .await
+        self.core.change(job!(|tx| tx.mcp().set_log_level(&id, level).await)).await
     }
 
     /// Stores which list of tools the client has seen.
-    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
+    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<()> {
         let id = id.clone();
-        self.core
-            .change(move |tx| Box::pin(async move { tx.mcp().set_tools(&id, tools).await }))
-            .await
+        self.core.change(job!(|tx| tx.mcp().set_tools(&id, tools).await)).await
     }
 
     /// Ends a session, but not the calls that run in it.
-    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<()> {
         let id = id.clone();
         self.core
-            .change(move |tx| {
-                Box::pin(async move {
-                    tx.mcp().close_session(&id).await?;
-                    let stream = StreamName::new("mcp", &id);
-                    if tx.streams().state(&stream).await?.is_some_and(|state| !state.closed) {
-                        tx.streams().close(&stream).await?;
-                    }
-                    Ok(())
-                })
-            })
+            .change(job!(|tx| {
+                tx.mcp().close_session(&id).await?;
+                let stream = StreamName::new("mcp", &id);
+                if tx.streams().state(&stream).await?.is_some_and(|state| !state.closed) {
+                    tx.streams().close(&stream).await?;
+                }
+                Ok(())
+            }))
             .await
     }
 
-    pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
+    pub async fn sweep_mcp_sessions(&self) -> Result<()> {
         let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
         let closed = self.core.store.sweeps().close_idle_mcp_sessions(before).await?;
         if closed > 0 {
@@ -186,31 +169,22 @@ impl Mcp {
         id: &McpSessionId,
         uri: String,
         stream: String,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                budget.check_rows(tx, &caller, 1).await?;
-                Ok(tx.mcp().insert_subscription(&id, &uri, &stream).await?)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            budget.check_rows(tx, &caller, 1).await?;
+            Ok(tx.mcp().insert_subscription(&id, &uri, &stream).await?)
+        }));
         write.await
     }
 
-    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
+    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<()> {
         let id = id.clone();
-        self.core
-            .change(move |tx| {
-                Box::pin(async move { tx.mcp().delete_subscription(&id, &uri).await })
-            })
-            .await
+        self.core.change(job!(|tx| tx.mcp().delete_subscription(&id, &uri).await)).await
     }
 
     /// The URIs that a session is subscribed to, with their streams.
-    pub async fn resource_subscriptions(
-        &self,
-        id: &McpSessionId,
-    ) -> Result<Vec<(String, String)>, Error> {
+    pub async fn resource_subscriptions(&self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
         Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
@@ -221,78 +195,64 @@ impl Mcp {
         caller: &Caller,
         new: NewCall,
         first: Option<String>,
-    ) -> Result<(CallRow, StreamName), Error> {
+    ) -> Result<(CallRow, StreamName)> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
-                let row = CallRow {
-                    call_id: CallId::new(&ids, tx.now()),
-                    session_id: new.session.map(|(id, _)| id),
-                    principal,
-                    credential: Some(new.credential),
-                    acts_for: new.acts_for,
-                    revision: Some(new.revision),
-                    rpc_id: new.rpc_id,
-                    tool: new.tool,
-                    params: new.params,
-                    is_task: new.is_task,
-                    state: CallState::Working,
-                    asks: None,
-                    answers: new.answers,
-                    started_at: new.started_at,
-                    updated_at: tx.now(),
-                };
-                let stream = row.stream(transport);
-                tx.mcp().insert_call(&row).await?;
-                tx.streams().open(&stream, &StreamVisibility::Answers).await?;
-                if let Some(first) = first {
-                    tx.append(&stream, vec![message(first)]).await?;
-                }
-                Ok((row, stream))
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
+            let row = CallRow {
+                call_id: CallId::new(&ids, tx.now()),
+                session_id: new.session.map(|(id, _)| id),
+                principal,
+                credential: Some(new.credential),
+                acts_for: new.acts_for,
+                revision: Some(new.revision),
+                rpc_id: new.rpc_id,
+                tool: new.tool,
+                params: new.params,
+                is_task: new.is_task,
+                state: CallState::Working,
+                asks: None,
+                answers: new.answers,
+                started_at: new.started_at,
+                updated_at: tx.now(),
+            };
+            let stream = row.stream(transport);
+            tx.mcp().insert_call(&row).await?;
+            tx.streams().open(&stream, &StreamVisibility::Answers).await?;
+            if let Some(first) = first {
+                tx.append(&stream, vec![message(first)]).await?;
+            }
+            Ok((row, stream))
+        }));
         write.await
     }
 
     /// Sends a message to the client during a call.
-    pub async fn say(
-        &self,
-        caller: &Caller,
-        stream: &StreamName,
-        text: String,
-    ) -> Result<(), Error> {
+    pub async fn say(&self, caller: &Caller, stream: &StreamName, text: String) -> Result<()> {
         let writes = self.core.store.on_behalf_of(caller);
         writes.append(stream.clone(), vec![message(text)]).await?;
         Ok(())
     }
 
     /// Ends a call. Idempotent: returns false if the call has ended.
-    pub async fn end_call(
-        &self,
-        id: &CallId,
-        stream: &StreamName,
-        end: CallEnd,
-    ) -> Result<bool, Error> {
+    pub async fn end_call(&self, id: &CallId, stream: &StreamName, end: CallEnd) -> Result<bool> {
         let (id, stream) = (id.clone(), stream.clone());
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
-                if row.state.is_terminal() {
-                    return Ok(false);
-                }
-                tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
-                let open = tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
-                if let Some(text) = end.message.filter(|_| open) {
-                    tx.append(&stream, vec![message(text)]).await?;
-                }
-                // The stream of a whole session stays open.
-                if open && stream == StreamName::new("mcp", &id) {
-                    tx.streams().close(&stream).await?;
-                }
-                Ok(true)
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
+            if row.state.is_terminal() {
+                return Ok(false);
+            }
+            tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
+            let open = tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
+            if let Some(text) = end.message.filter(|_| open) {
+                tx.append(&stream, vec![message(text)]).await?;
+            }
+            // The stream of a whole session stays open.
+            if open && stream == StreamName::new("mcp", &id) {
+                tx.streams().close(&stream).await?;
+            }
+            Ok(true)
+        }));
         write.await
     }
 
@@ -302,25 +262,21 @@ impl Mcp {
         id: &CallId,
         asks: Option<String>,
         answers: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let id = id.clone();
         self.core
-            .change(move |tx| {
-                Box::pin(async move {
-                    let state =
-                        if asks.is_some() { CallState::InputRequired } else { CallState::Working };
-                    if tx.mcp().call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
-                        tx.mcp()
-                            .update_call(&id, state, asks.as_deref(), answers.as_deref())
-                            .await?;
-                    }
-                    Ok(())
-                })
-            })
+            .change(job!(|tx| {
+                let state =
+                    if asks.is_some() { CallState::InputRequired } else { CallState::Working };
+                if tx.mcp().call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
+                    tx.mcp().update_call(&id, state, asks.as_deref(), answers.as_deref()).await?;
+                }
+                Ok(())
+            }))
             .await
     }
 
-    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
+    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>> {
         let Some(id) = CallId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().call(&id).await?;
         Ok(row.filter(|row| row.principal == Some(caller.principal())))
@@ -328,15 +284,15 @@ impl Mcp {
 
     /// Calls that have not ended, oldest first. When the daemon starts, these are the calls that
     /// the last stop or crash interrupted.
-    pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
         Ok(self.core.store.mcp().open_calls().await?)
     }
 
-    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
+    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>> {
         Ok(self.core.store.mcp().session(id).await?.map(|row| row.transport))
     }
 
-    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
+    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>> {
         let Some(view) = self.core.store.streams().view(stream).await? else { return Ok(None) };
         let (events, size) = (self.core.store.events(), PageSize::rows(1));
         let last = events.of_stream(view.id, stream, view.head - 1, None, size).await?.events;
@@ -349,7 +305,7 @@ impl Mcp {
         caller: &Caller,
         cursor: Option<&str>,
         limit: u32,
-    ) -> Result<Page<String>, Error> {
+    ) -> Result<Page<String>> {
         let reader = Reader::for_tool(caller);
         let read = async |before: Option<i64>, limit| {
             let before = before.unwrap_or(i64::MAX);
@@ -367,18 +323,16 @@ impl Mcp {
         caller: &Caller,
         prefix: &str,
         limit: u32,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<String>> {
         let reader = Reader::for_tool(caller);
         Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
     }
 
     /// A key of the daemon's own, made at first use and kept in the database.
-    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>> {
         let mut fresh = [0_u8; 32];
         svc_model::random_bytes(&mut fresh);
-        self.core
-            .change(move |tx| Box::pin(async move { tx.settings().secret(name, &fresh).await }))
-            .await
+        self.core.change(job!(|tx| tx.settings().secret(name, &fresh).await)).await
     }
 }
 

@@ -44,6 +44,6 @@ pub mod testing;
 pub use access::{Credential, Tokens};
 pub use budget::BudgetHold;
 pub use core::Tuning;
-pub use error::{Candidate, Error, ResourceKind};
+pub use error::{Candidate, Error, ResourceKind, Result};
 pub use page::{Listed, Page, PageBounds, PeersAt};
 pub use services::{ServiceSet, Services};

@@ -12,7 +12,7 @@ use svc_model::{
 };
 use svc_store::{PageSize, RowPage, StoreError};
 
-use super::{Error, check};
+use super::{Result, check};
 
 /// Which page of a list: its cursor, and its bounds in rows and in bytes of JSON.
 ///
@@ -50,7 +50,7 @@ impl<'a> PageBounds<'a> {
     }
 
     /// How much to read; an error if `rows` is out of range.
-    pub(super) fn size(self) -> Result<PageSize, Error> {
+    pub(super) fn size(self) -> Result<PageSize> {
         Ok(PageSize { rows: check::limit(self.rows)?, bytes: self.bytes })
     }
 }
@@ -151,7 +151,7 @@ impl<T> Page<T> {
         bounds: PageBounds<'_>,
         read: impl FnOnce(Option<Key>, PageSize) -> Read,
         key: impl FnOnce(&T) -> LastKey,
-    ) -> Result<Self, Error>
+    ) -> Result<Self>
     where
         Key: DeserializeOwned,
         LastKey: Serialize,
@@ -164,7 +164,7 @@ impl<T> Page<T> {
 
     /// A page of a list that is in memory; the whole list if the query has neither cursor nor
     /// limit.
-    pub fn part_or_all(all: Vec<T>, query: &PageQuery) -> Result<Self, Error>
+    pub fn part_or_all(all: Vec<T>, query: &PageQuery) -> Result<Self>
     where
         T: Serialize,
     {

@@ -16,10 +16,10 @@ use svc_model::{
     Caller, Clock, MovedFolder, Project, ProjectFolder, READ_ALL, Timestamp, is_remote_name,
     journal::Session,
 };
-use svc_store::{Store, WriteTx};
+use svc_store::{Store, WriteTx, job};
 use svc_sys::git_repository;
 
-use super::{Error, Page, PageBounds, check};
+use super::{Error, Page, PageBounds, Result, check};
 
 /// Bound on the decisions kept in memory.
 const KNOWN: usize = 4096;
@@ -101,14 +101,14 @@ impl Projects {
 
     /// The project of a folder, decided at the folder's first contact. A text that is not an
     /// absolute path is the name of a project.
-    pub async fn of_folder(&self, folder: &str) -> Result<String, Error> {
+    pub async fn of_folder(&self, folder: &str) -> Result<String> {
         if !folder.starts_with('/') {
             return self.of_name(folder).await;
         }
         self.of_root(project_root(folder)).await
     }
 
-    async fn of_root(&self, root: String) -> Result<String, Error> {
+    async fn of_root(&self, root: String) -> Result<String> {
         let now = self.clock.now();
         let known = self.known().get(&root).cloned();
         if let Some(KnownFolder { project, used_at }) = known
@@ -121,9 +121,7 @@ impl Projects {
                 let mut used_at = row.used_at;
                 if now.since(used_at) >= USE_NOTED {
                     let used = root.clone();
-                    let touched = self
-                        .store
-                        .write(move |tx| Box::pin(async move { tx.projects().touch(&used).await }));
+                    let touched = self.store.write(job!(|tx| tx.projects().touch(&used).await));
                     touched.await?;
                     used_at = now;
                 }
@@ -137,11 +135,10 @@ impl Projects {
         }
         let FolderClaim { name, main } = FolderClaim::read(&root).await;
         let folder = root.clone();
-        let decided = self.store.write(move |tx| {
-            Box::pin(async move {
-                tx.projects().decide(&folder, main.as_deref(), name.as_deref()).await
-            })
-        });
+        let decided = self.store.write(job!(|tx| tx
+            .projects()
+            .decide(&folder, main.as_deref(), name.as_deref())
+            .await));
         let project = decided.await?;
         self.remember(root, &project, now);
         Ok(project)
@@ -149,14 +146,14 @@ impl Projects {
 
     /// The project of this name. The name may be an alias: a remote that the project got after its
     /// name was decided.
-    async fn of_name(&self, name: &str) -> Result<String, Error> {
+    async fn of_name(&self, name: &str) -> Result<String> {
         let of_alias = self.store.projects().of_alias(name).await?;
         Ok(of_alias.unwrap_or_else(|| name.to_owned()))
     }
 
     /// The project that a filter names, by its name or by one of its folders. Decides no folder's
     /// project.
-    pub async fn named(&self, text: Option<&str>) -> Result<Option<String>, Error> {
+    pub async fn named(&self, text: Option<&str>) -> Result<Option<String>> {
         let Some(text) = text else { return Ok(None) };
         if !text.starts_with('/') {
             return self.of_name(text).await.map(Some);
@@ -171,7 +168,7 @@ impl Projects {
         &self,
         caller: &Caller,
         cwd: Option<&str>,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>> {
         match cwd {
             _ if !caller.is_operator() => Ok(caller.project().map(str::to_owned)),
             Some(cwd) => self.of_folder(cwd).await.map(Some),
@@ -181,7 +178,7 @@ impl Projects {
 
     /// The root of a project on this machine: the root of `folder` if that is in the project, else
     /// the root that was used last.
-    pub async fn root(&self, project: &str, folder: Option<&str>) -> Result<Option<String>, Error> {
+    pub async fn root(&self, project: &str, folder: Option<&str>) -> Result<Option<String>> {
         if let Some(folder) = folder.filter(|folder| folder.starts_with('/')) {
             let root = project_root(folder);
             if self.of_root(root.clone()).await? == project {
@@ -193,7 +190,7 @@ impl Projects {
         Ok(last.or_else(|| project.starts_with('/').then(|| project.to_owned())))
     }
 
-    pub(super) async fn roots_in(tx: &mut WriteTx, project: &str) -> Result<Vec<String>, Error> {
+    pub(super) async fn roots_in(tx: &mut WriteTx, project: &str) -> Result<Vec<String>> {
         let mut roots = tx.projects().folders_here(project, FOLDERS_SHOWN).await?;
         if roots.is_empty() && project.starts_with('/') {
             roots.push(project.to_owned());
@@ -203,7 +200,7 @@ impl Projects {
 
     /// Like [`Self::of_folder`], in a write job. Reads the disk only for a folder whose project is
     /// not decided.
-    pub(super) async fn of_folder_in(tx: &mut WriteTx, folder: &str) -> Result<String, Error> {
+    pub(super) async fn of_folder_in(tx: &mut WriteTx, folder: &str) -> Result<String> {
         let root = project_root(folder);
         if let Some(row) = tx.projects().decision(&root).await?
             && row.decided_at.is_some()
@@ -222,7 +219,7 @@ impl Projects {
         caller: &Caller,
         project: &str,
         folder: Option<&str>,
-    ) -> Result<Caller, Error> {
+    ) -> Result<Caller> {
         let root = match folder.filter(|folder| folder.starts_with('/')).map(project_root) {
             Some(root) if self.of_root(root.clone()).await? == project => Some(root),
             _ if caller.project() == Some(project) => return Ok(caller.clone()),
@@ -236,7 +233,7 @@ impl Projects {
         &self,
         caller: &Caller,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Project>, Error> {
+    ) -> Result<Page<Project>> {
         if !caller.has_scope(READ_ALL) {
             let why = "projects are the operator's to see, or need read_all";
             return Err(Error::Forbidden(why.to_owned()));
@@ -253,7 +250,7 @@ impl Projects {
         Ok(Page { items: projects, next_cursor })
     }
 
-    async fn shown(&self, project: String) -> Result<Project, Error> {
+    async fn shown(&self, project: String) -> Result<Project> {
         let reads = || self.store.projects();
         let aliases = reads().aliases(&project).await?;
         let mut folders = reads().folders(&project, FOLDERS_SHOWN).await?;
@@ -280,7 +277,7 @@ impl Projects {
     /// Lets a folder of this machine follow its repository's present remote: moves the folder to
     /// the remote's project, or makes the remote's name an alias of a project that has no remote
     /// yet. Only the operator may do so.
-    pub async fn move_folder(&self, caller: &Caller, folder: &str) -> Result<MovedFolder, Error> {
+    pub async fn move_folder(&self, caller: &Caller, folder: &str) -> Result<MovedFolder> {
         if !caller.is_operator() {
             return Err(Error::Forbidden("only the operator moves a folder".to_owned()));
         }
@@ -293,11 +290,10 @@ impl Projects {
         self.of_root(root.clone()).await?;
         let claim = FolderClaim::read(&root).await;
         let to_move = root.clone();
-        let moved = self.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                tx.projects().follow(&to_move, claim.main.as_deref(), claim.remote()).await
-            })
-        });
+        let moved = self.store.on_behalf_of(caller).write(job!(|tx| tx
+            .projects()
+            .follow(&to_move, claim.main.as_deref(), claim.remote())
+            .await));
         let moved = moved.await?;
         self.known().remove(&root);
         Ok(moved)

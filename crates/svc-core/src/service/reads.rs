@@ -20,7 +20,7 @@ use svc_model::{Principal, json_bytes, limits};
 use svc_store::Store;
 use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
-use super::Error;
+use super::Result;
 
 /// Results of one kind of read, by key, all from the same version of the database.
 #[derive(Debug)]
@@ -42,12 +42,12 @@ impl<V> Default for ReadCache<V> {
 impl<V: Serialize + Send + Sync> ReadCache<V> {
     /// The result of `read` for `key`, from the cache if nothing was committed since. The result
     /// must depend only on the key and the database. Errors are not cached.
-    pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
+    pub(super) async fn get<F: Future<Output = Result<V>> + Send>(
         &self,
         store: &Store,
         key: impl Serialize + Send,
         read: impl FnOnce() -> F + Send,
-    ) -> Result<Arc<V>, Error> {
+    ) -> Result<Arc<V>> {
         let key = serde_json::to_string(&key).expect("a key has a JSON form");
         let before = store.version();
         if let Some(version) = before
@@ -254,7 +254,7 @@ mod tests {
         testing::{TestStore, append, event},
     };
 
-    use super::*;
+    use super::{super::Error, *};
 
     fn name() -> StreamName {
         StreamName::new("task", "t")
@@ -286,7 +286,7 @@ mod tests {
             store.write(|_| Box::pin(async { Err(StoreError::NoStream) })).await;
         failed.unwrap_err();
         assert_eq!(head(&reads, store, &read).await, 2);
-        let refused: Result<Arc<i64>, Error> = reads
+        let refused: Result<Arc<i64>> = reads
             .get(store, 7, async || {
                 Err(Error::not_found(crate::service::ResourceKind::Memory, "7"))
             })

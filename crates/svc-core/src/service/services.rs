@@ -11,7 +11,7 @@ use svc_store::Store;
 use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
 
 use super::{
-    Error, Tokens, Tuning,
+    Result, Tokens, Tuning,
     access::Access,
     agents::{AgentSettings, Agents},
     budget::BudgetHold,
@@ -173,13 +173,13 @@ impl Services {
     /// has no bounds.
     ///
     /// # Errors
-    /// [`Error::LimitReached`], with a text that names what to free.
+    /// [`Error::LimitReached`](super::Error::LimitReached), with a text that names what to free.
     pub fn hold(
         &self,
         caller: &Caller,
         kind: BudgetKind,
         amount: u64,
-    ) -> Result<Option<BudgetHold>, Error> {
+    ) -> Result<Option<BudgetHold>> {
         self.core.budget.hold(caller, kind, amount)
     }
 
@@ -191,8 +191,8 @@ impl Services {
     /// Charges bytes that are about to be stored for the caller, all of them or none.
     ///
     /// # Errors
-    /// [`Error::LimitReached`], before anything is stored.
-    pub fn take_stored(&self, caller: &Caller, bytes: u64) -> Result<(), Error> {
+    /// [`Error::LimitReached`](super::Error::LimitReached), before anything is stored.
+    pub fn take_stored(&self, caller: &Caller, bytes: u64) -> Result<()> {
         self.core.budget.take_stored(caller, bytes, self.now())
     }
 
@@ -207,7 +207,7 @@ impl Services {
     }
 
     /// What all principals together hold, by kind.
-    pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>, Error> {
+    pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>> {
         let mut held = self.core.budget.levels();
         held.push((BudgetKind::Rows, self.core.store.upkeep().rows_kept_by_all().await?));
         Ok(held)

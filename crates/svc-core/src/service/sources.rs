@@ -9,11 +9,11 @@ use svc_model::{
     source::SourceState,
 };
 use svc_store::{
-    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError, WriteTx,
+    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError, WriteTx, job,
 };
 
 use super::{
-    Error,
+    Result,
     core::{Core, open_and_append},
     projects::project_root,
 };
@@ -101,19 +101,19 @@ impl Sources {
     }
 
     /// The lists of each server from the last time that it worked.
-    pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>, Error> {
+    pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>> {
         let rows = self.core.store.sources().lists().await?;
         Ok(rows.into_iter().map(split_list).collect())
     }
 
-    pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
+    pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<()> {
         let row = list_row(key, lists);
-        self.core.change(move |tx| Box::pin(async move { tx.sources().put_list(&row).await })).await
+        self.core.change(job!(|tx| tx.sources().put_list(&row).await)).await
     }
 
     /// The definitions that a person has approved for each server, with the changes that were
     /// announced. The fingerprint is that of the entry that the definitions belong to.
-    pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
+    pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>> {
         let rows = self.core.store.sources().pins().await?;
         let pin = |SourcePinRow { list, told }| {
             let (key, lists) = split_list(list);
@@ -130,36 +130,32 @@ impl Sources {
         lists: SourceLists,
         told: Vec<String>,
         news: Vec<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let event =
             (!news.is_empty()).then(|| NewEvent::new("source.changed", &change_event(&key, &news)));
         let list = list_row(key, lists);
         let row = SourcePinRow { list, told: json!(told).to_string() };
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                tx.sources().put_pin(&row).await?;
-                match event {
-                    Some(event) => tell_team(tx, event).await,
-                    None => Ok(()),
-                }
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            tx.sources().put_pin(&row).await?;
+            match event {
+                Some(event) => tell_team(tx, event).await,
+                None => Ok(()),
+            }
+        }));
         write.await
     }
 
     /// Stores the state of a server, and announces it in the team stream.
-    pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
+    pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<()> {
         let event = NewEvent::new("source.state", &state_event(&key, &status));
         let SourceStatus { state, reason, next_action, attempt, next_at } = status;
         let state = state.as_str().to_owned();
         let SourceKey { name, project } = key;
         let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                tx.sources().put_state(&row).await?;
-                tell_team(tx, event).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            tx.sources().put_state(&row).await?;
+            tell_team(tx, event).await
+        }));
         write.await
     }
 
@@ -170,24 +166,20 @@ impl Sources {
         instance: String,
         mark: String,
         process: ProcessIdentity,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let ProcessIdentity { pid, started } = process;
         let SourceKey { name, project } = key;
         let row = SourceProcessRow { mark, pid, started, name, project, instance };
-        self.core
-            .change(move |tx| Box::pin(async move { tx.sources().insert_process(&row).await }))
-            .await
+        self.core.change(job!(|tx| tx.sources().insert_process(&row).await)).await
     }
 
     /// Deletes the row of a process of whose process tree nothing is left.
-    pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
-        self.core
-            .change(move |tx| Box::pin(async move { tx.sources().delete_process(&mark).await }))
-            .await
+    pub async fn forget_process(&self, mark: String) -> Result<()> {
+        self.core.change(job!(|tx| tx.sources().delete_process(&mark).await)).await
     }
 
     /// The marks of processes that an earlier daemon started and did not see end.
-    pub async fn orphaned_marks(&self) -> Result<Vec<String>, Error> {
+    pub async fn orphaned_marks(&self) -> Result<Vec<String>> {
         let rows = self.core.store.sources().processes().await?;
         Ok(rows.into_iter().map(|row| row.mark).collect())
     }
@@ -196,21 +188,13 @@ impl Sources {
         &self,
         stream: StreamName,
         visibility: StreamVisibility,
-    ) -> Result<(), Error> {
-        self.core
-            .change(move |tx| {
-                Box::pin(async move { tx.streams().open(&stream, &visibility).await })
-            })
-            .await?;
+    ) -> Result<()> {
+        self.core.change(job!(|tx| tx.streams().open(&stream, &visibility).await)).await?;
         Ok(())
     }
 
     /// Notifies subscribers of a resource that it has changed.
-    pub async fn append_resource_update(
-        &self,
-        stream: StreamName,
-        uri: String,
-    ) -> Result<(), Error> {
+    pub async fn append_resource_update(&self, stream: StreamName, uri: String) -> Result<()> {
         let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
         self.core.store.append(stream, vec![event]).await?;
         Ok(())
@@ -222,7 +206,7 @@ impl Sources {
         key: SourceKey,
         kind: &'static str,
         data: Vec<impl Serialize>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let events: Vec<_> = data.iter().map(|data| NewEvent::new(kind, data)).collect();
         if events.is_empty() {
             return Ok(());
@@ -234,9 +218,9 @@ impl Sources {
             None => String::new(),
         };
         let visibility = StreamVisibility::shared(&Ownership::from_row("operator", project));
-        let write = self.core.change(move |tx| {
-            Box::pin(async move { open_and_append(tx, &key.stream(), &visibility, events).await })
-        });
+        let write =
+            self.core
+                .change(job!(|tx| open_and_append(tx, &key.stream(), &visibility, events).await));
         write.await
     }
 }

@@ -323,8 +323,8 @@ mod tests {
         // A row from a database that is older than the reservation of the name.
         let owner = token.caller.principal().to_string();
         let store = &world.test.store;
-        let claimed = store
-            .write(move |tx| Box::pin(async move { tx.sessions().touch("default", &owner).await }));
+        let claimed =
+            store.write(svc_store::job!(|tx| tx.sessions().touch("default", &owner).await));
         claimed.await.unwrap();
         let own = world.call(&bare, "increment_tool_count", json!({})).await;
         assert_eq!(own["tool_count"], 1);

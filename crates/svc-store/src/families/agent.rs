@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::{AgentReads, AgentWrites};
 use crate::{
-    AgentRow, PageSize, RowPage, StoreError,
+    AgentRow, PageSize, Result, RowPage, StoreError,
     read_query::read_page,
     statement::{
         change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one, pool_page,
@@ -49,7 +49,7 @@ direct_row! {
 impl TryFrom<RawAgent> for AgentRow {
     type Error = StoreError;
 
-    fn try_from(raw: RawAgent) -> Result<Self, StoreError> {
+    fn try_from(raw: RawAgent) -> Result<Self> {
         let bad = |why: &str| StoreError::BadRow {
             table: "agent",
             id: raw.agent_id.clone(),
@@ -119,11 +119,11 @@ macro_rules! agents {
 }
 
 impl AgentWrites<'_> {
-    pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>> {
         row_of(agents!(select_one, self.tx, "where a.agent_id = ?"; id))
     }
 
-    pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>> {
         row_of(agents!(select_one, self.tx,
             "where a.session_key = ? and a.ended_at is null"; session_key))
     }
@@ -133,7 +133,7 @@ impl AgentWrites<'_> {
         &mut self,
         session_key: &str,
         project: &str,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from agent
                 where session_key = ?1 and project <> ?2) as "taken!: bool""#;
@@ -146,7 +146,7 @@ impl AgentWrites<'_> {
         &mut self,
         created_by: &str,
         key: &str,
-    ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
+    ) -> Result<Option<(AgentRow, Option<String>)>> {
         let request_fingerprint = select_fields!(select_one, self.tx,
             { agent_id: String, request_fingerprint: Option<String> },
             r#"select agent_id as "agent_id!", request_fingerprint as "request_fingerprint?" from agent where created_by = ? and idempotency_key = ?"#;
@@ -157,7 +157,7 @@ impl AgentWrites<'_> {
     }
 
     /// The number of live agents of an instance on this machine.
-    pub async fn count_live_in(&mut self, instance: &str) -> Result<u64, StoreError> {
+    pub async fn count_live_in(&mut self, instance: &str) -> Result<u64> {
         Ok(select_value!(self.tx,
             r#"select count(*) as "count!: i64" from agent
             where instance = ? and ended_at is null and machine_id = ?"#; instance, self.tx.machine)
@@ -165,7 +165,7 @@ impl AgentWrites<'_> {
     }
 
     /// Session key of a live agent of an instance that the vendor rejects because of a usage limit.
-    pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
+    pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx,
             r#"select session_key as "key!" from agent
             where instance = ? and ended_at is null and state = 'limited' limit 1"#; instance))
@@ -176,7 +176,7 @@ impl AgentWrites<'_> {
         &mut self,
         instance: &str,
         since: Timestamp,
-    ) -> Result<(u64, Option<Timestamp>), StoreError> {
+    ) -> Result<(u64, Option<Timestamp>)> {
         let row = select_fields!(select_row, self.tx, { count: i64, first: Option<Timestamp> },
             r#"select count(*) as "count!: i64", min(started_at) as "first: Timestamp" from agent
             where instance = ? and started_at > ?"#; instance, since);
@@ -190,7 +190,7 @@ impl AgentWrites<'_> {
         &mut self,
         instance: &str,
         asker: &Ownership,
-    ) -> Result<Option<AgentRow>, StoreError> {
+    ) -> Result<Option<AgentRow>> {
         let session = match &asker.owner {
             Some(Principal::Operator) => None,
             Some(Principal::Session(key)) => Some(&**key),
@@ -212,7 +212,7 @@ impl AgentWrites<'_> {
         stream: i64,
         key: Option<(&str, &str)>,
         answer_key: &AnswerKey,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let (idempotency_key, request_fingerprint) = key.unzip();
         let info = &row.info;
         let (id, backend) = (info.id.as_str(), info.backend.as_str());
@@ -234,7 +234,7 @@ impl AgentWrites<'_> {
     }
 
     /// Stores changes of an agent. Its end also removes the key with which its host checks answers.
-    pub async fn update(&mut self, row: &AgentRow) -> Result<(), StoreError> {
+    pub async fn update(&mut self, row: &AgentRow) -> Result<()> {
         let info = &row.info;
         let id = info.id.as_str();
         let host_pid = row.host.as_ref().map(|host| i64::from(host.pid));
@@ -251,7 +251,7 @@ impl AgentWrites<'_> {
 
     /// The number of live agents that a principal has started, including pending starts of
     /// `sessions_spawn`.
-    pub async fn count_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+    pub async fn count_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
         Ok(select_value!(self.tx,
             r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
@@ -261,24 +261,20 @@ impl AgentWrites<'_> {
             parent).cast_unsigned())
     }
 
-    pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+    pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
         Ok(select_value!(self.tx,
             r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#;
             parent).cast_unsigned())
     }
 
-    pub async fn was_run(&mut self, session_key: &str) -> Result<bool, StoreError> {
+    pub async fn was_run(&mut self, session_key: &str) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#;
             session_key))
     }
 
-    pub async fn note_parent(
-        &mut self,
-        agent: &AgentId,
-        parent: &AgentId,
-    ) -> Result<(), StoreError> {
+    pub async fn note_parent(&mut self, agent: &AgentId, parent: &AgentId) -> Result<()> {
         let done = change!(self.tx,
             "update agent set parent_agent = ? where agent_id = ?"; parent, agent);
         changed(done, "agent", agent)
@@ -288,18 +284,18 @@ impl AgentWrites<'_> {
 impl AgentReads<'_> {
     /// The key with which the host of a live agent checks answers; `None` for an ended agent, or if
     /// its host requires none.
-    pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
+    pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>> {
         let key = pool_find_value!(self.store,
             "select answer_key from agent where agent_id = ?"; id);
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
-    pub async fn get(self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn get(self, id: &AgentId) -> Result<Option<AgentRow>> {
         row_of(agents!(read_one, self.store, "where a.agent_id = ?"; id))
     }
 
     /// The agent with this session key: the live one, else the latest.
-    pub async fn of_key(self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn of_key(self, session_key: &str) -> Result<Option<AgentRow>> {
         row_of(agents!(read_one, self.store,
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1";
             session_key))
@@ -307,7 +303,7 @@ impl AgentReads<'_> {
 
     /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
     /// is `agent:<text>` or `agent:<text>:main`; live ones first, then the latest.
-    pub async fn named(self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
+    pub async fn named(self, text: &str) -> Result<Vec<AgentRow>> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
@@ -317,7 +313,7 @@ impl AgentReads<'_> {
             order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20"; text))
     }
 
-    pub async fn live(self) -> Result<Vec<AgentRow>, StoreError> {
+    pub async fn live(self) -> Result<Vec<AgentRow>> {
         rows_of(agents!(
             pool_all,
             self.store,
@@ -325,7 +321,7 @@ impl AgentReads<'_> {
         ))
     }
 
-    pub async fn live_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
+    pub async fn live_counts(self) -> Result<Vec<(String, u64)>> {
         let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
             where ended_at is null group by instance"#);
@@ -334,7 +330,7 @@ impl AgentReads<'_> {
 
     /// The load of each instance that has any: its live agents, plus accepted work that has no
     /// agent of its own.
-    pub async fn busy_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
+    pub async fn busy_counts(self) -> Result<Vec<(String, u64)>> {
         let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
@@ -352,7 +348,7 @@ impl AgentReads<'_> {
         filter: &AgentFilter,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
-    ) -> Result<RowPage<AgentRow>, StoreError> {
+    ) -> Result<RowPage<AgentRow>> {
         let limit = size.limit();
         let (at, id) = match before {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
@@ -369,7 +365,7 @@ impl AgentReads<'_> {
         read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
-    pub async fn of_host(self, host: &ProcessIdentity) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn of_host(self, host: &ProcessIdentity) -> Result<Option<AgentRow>> {
         let (pid, started, here) = (i64::from(host.pid), &*host.started, self.store.machine_id());
         row_of(agents!(pool_one, self.store,
             "where a.ended_at is null and a.host_pid = ? and a.host_started = ? and a.machine_id = ?";
@@ -377,7 +373,7 @@ impl AgentReads<'_> {
     }
 
     /// The incarnation that started an agent, if a hosted agent did.
-    pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>, StoreError> {
+    pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>> {
         let parent = pool_find_value!(self.store, "select parent_agent from agent where agent_id = ?"; agent);
         Ok(parent.flatten().map(AgentId::from))
     }

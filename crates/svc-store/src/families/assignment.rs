@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{AssignmentReads, AssignmentWrites};
 use crate::{
-    AssignmentRow, AssignmentState, StoreError, WorkRequirements,
+    AssignmentRow, AssignmentState, Result, WorkRequirements,
     statement::{
         change, changed, direct_row, pool_all, pool_value, pool_values, read_one, select_all,
         select_fields, select_one, select_value,
@@ -51,7 +51,7 @@ direct_row!(WaitEdge { waiter, awaited });
 
 impl AssignmentWrites<'_> {
     /// Stores an assignment. Its task and its message are stored already.
-    pub async fn insert(&mut self, row: &AssignmentRow) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, row: &AssignmentRow) -> Result<()> {
         change!(self.tx,
             "insert into assignment (run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, \
                 source_tool, target_session, target_peer, target_agent, waits_until, answered, idempotency_key, created_at, \
@@ -65,7 +65,7 @@ impl AssignmentWrites<'_> {
         Ok(())
     }
 
-    pub async fn update(&mut self, row: &AssignmentRow) -> Result<(), StoreError> {
+    pub async fn update(&mut self, row: &AssignmentRow) -> Result<()> {
         let done = change!(self.tx,
             "update assignment set message_id = ?, state = ?, source_peer = ?, source_agent = ?, target_session = ?, \
                 target_peer = ?, target_agent = ?, reason = ?, error = ?, reply_id = ?, waits_until = ?, answered = ?, \
@@ -79,32 +79,25 @@ impl AssignmentWrites<'_> {
         changed(done, "assignment", row.run_id.as_str())
     }
 
-    pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>, StoreError> {
+    pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx, "where a.run_id = ?"; id))
     }
 
-    pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>, StoreError> {
+    pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx, "where a.task_id = ?"; id))
     }
 
-    pub async fn of_message(
-        &mut self,
-        id: &MessageId,
-    ) -> Result<Option<AssignmentRow>, StoreError> {
+    pub async fn of_message(&mut self, id: &MessageId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx, "where a.message_id = ?"; id))
     }
 
-    pub async fn by_key(
-        &mut self,
-        source: &str,
-        key: &str,
-    ) -> Result<Option<AssignmentRow>, StoreError> {
+    pub async fn by_key(&mut self, source: &str, key: &str) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx,
             "where a.source_session = ? and a.idempotency_key = ?"; source, key))
     }
 
     /// The open assignments of an incarnation of a hosted agent, in the order of their creation.
-    pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>, StoreError> {
+    pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(select_all, self.tx,
             "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
     }
@@ -112,7 +105,7 @@ impl AssignmentWrites<'_> {
     /// The chain of waits that begins at a session: the sessions that it waits for, those that they
     /// wait for, and so on. Unrelated waits are not read, so the cost does not grow with their
     /// number.
-    pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
+    pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>> {
         Ok(select_all!(
             r#"with recursive waiter(session) as (
                 select ?1
@@ -132,7 +125,7 @@ impl AssignmentWrites<'_> {
         (source, own): (&str, Option<&PeerId>),
         target: &PeerId,
         since: Timestamp,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64> {
         let own = own.map(PeerId::as_str);
         Ok(select_value!(self.tx,
             r#"select (select count(*) from assignment
@@ -144,23 +137,23 @@ impl AssignmentWrites<'_> {
 }
 
 impl AssignmentReads<'_> {
-    pub async fn get(self, id: &RunId) -> Result<Option<AssignmentRow>, StoreError> {
+    pub async fn get(self, id: &RunId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(read_one, self.store, "where a.run_id = ?"; id))
     }
 
-    pub async fn of_task(self, id: &TaskId) -> Result<Option<AssignmentRow>, StoreError> {
+    pub async fn of_task(self, id: &TaskId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(read_one, self.store, "where a.task_id = ?"; id))
     }
 
     /// Open assignments of tasks in this state, in the order of their creation.
-    pub async fn in_state(self, state: AssignmentState) -> Result<Vec<AssignmentRow>, StoreError> {
+    pub async fn in_state(self, state: AssignmentState) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(pool_all, self.store,
             "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000";
             state))
     }
 
     /// Begun tasks whose cancellation was requested.
-    pub async fn cancelled(self) -> Result<Vec<AssignmentRow>, StoreError> {
+    pub async fn cancelled(self) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(pool_all, self.store,
             "where a.state in ('starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null and exists (
                 select 1 from task t where t.task_id = a.task_id and t.cancel_requested_at is not null
@@ -168,7 +161,7 @@ impl AssignmentReads<'_> {
             ) order by a.id limit 500"))
     }
 
-    pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>, StoreError> {
+    pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>> {
         Ok(pool_values!(self.store,
             r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
             where a.state in ('queued', 'starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null
@@ -181,7 +174,7 @@ impl AssignmentReads<'_> {
         self,
         session: &str,
         now: Timestamp,
-    ) -> Result<Option<(String, Timestamp, Timestamp)>, StoreError> {
+    ) -> Result<Option<(String, Timestamp, Timestamp)>> {
         let awaited = select_fields!(pool_one, self.store,
             { session: String, since: Timestamp, until: Timestamp },
             r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
@@ -191,7 +184,7 @@ impl AssignmentReads<'_> {
         Ok(awaited.map(|row| (row.session, row.since, row.until)))
     }
 
-    pub async fn count_open(self, session: &str) -> Result<u64, StoreError> {
+    pub async fn count_open(self, session: &str) -> Result<u64> {
         Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from assignment
             where source_session = ? and ended_at is null and message_id is not null"#; session)

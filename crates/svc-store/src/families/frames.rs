@@ -13,7 +13,7 @@ use svc_wire::sse::{self, EventParts};
 use tokio::sync::mpsc;
 
 use super::FrameReads;
-use crate::{FeedScope, FramePage, StoreError, read_query::FrameSource};
+use crate::{FeedScope, FramePage, Result, read_query::FrameSource};
 
 macro_rules! stream_rows {
     () => {
@@ -51,7 +51,7 @@ impl FrameReads<'_> {
         after: Seq,
         framing: Framing,
         pages: mpsc::Sender<FramePage>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let name = name.clone();
         let readers = match &self.store.frame_source {
             FrameSource::Sqlite(readers) => readers,
@@ -90,7 +90,7 @@ impl FrameReads<'_> {
         scope: &FeedScope,
         after: i64,
         head: i64,
-    ) -> Result<Option<FramePage>, StoreError> {
+    ) -> Result<Option<FramePage>> {
         if after >= head {
             return Ok(None);
         }
@@ -199,6 +199,7 @@ mod server {
 
     use super::*;
     use crate::{
+        StoreError,
         columns::Parameter,
         postgres::{PgReaders, event_parts},
         statement::bind,
@@ -238,7 +239,7 @@ mod server {
             values: &[Parameter<'_>],
             bounds: Bounds<'_>,
             open: PageText,
-        ) -> Result<Self, StoreError> {
+        ) -> Result<Self> {
             let (mut rows, mut bytes) = (0, 0);
             let mut batch = Self { pages: Vec::new(), open, next: None };
             let take = |row: &_| {
@@ -271,7 +272,7 @@ mod server {
             name: StreamName,
             rows: i64,
             open: PageText,
-        ) -> Result<Self, StoreError> {
+        ) -> Result<Self> {
             let cursor = open.cursor;
             let bounds = Bounds { rows, pages: usize::MAX, stream: Some(name.as_str()) };
             Self::read(&readers, STREAM_ROWS, bind!(stream, cursor, rows), bounds, open).await
@@ -285,7 +286,7 @@ mod server {
         after: Seq,
         framing: Framing,
         pages: mpsc::Sender<FramePage>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let read = |rows, open| Batch::of_stream(readers.clone(), stream, name.clone(), rows, open);
         let mut batch = read(ROWS[0], PageText::new(framing, after)).await?;
         loop {
@@ -315,7 +316,7 @@ mod server {
         after: i64,
         until: i64,
         head: i64,
-    ) -> Result<PageText, StoreError> {
+    ) -> Result<PageText> {
         let reader = scope.reader();
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
@@ -347,7 +348,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        PageSize,
+        PageSize, StoreError,
         sqlite::row_readers::open,
         store::Store,
         testing::{TestStore, append, event},

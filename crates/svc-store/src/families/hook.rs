@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{ConfirmationWrites, HookWrites, OutcomeReads, OutcomeWrites, SeenReads, SeenWrites};
 use crate::{
-    GivenItem, HelpEvidence, ItemVersion, StoreError,
+    GivenItem, HelpEvidence, ItemVersion, Result,
     columns::to_json,
     statement::{
         change, changed, direct_row, find_value, pool_all, select_all, select_fields, select_one,
@@ -19,7 +19,7 @@ use crate::{
 
 impl HookWrites<'_> {
     /// Records the id of an event; returns false if it was recorded before.
-    pub async fn remember(&mut self, id: &str) -> Result<bool, StoreError> {
+    pub async fn remember(&mut self, id: &str) -> Result<bool> {
         let done = change!(self.tx,
             "insert into hook_seen (hook_id, at) values (?, ?) on conflict (hook_id) do nothing";
             id, self.tx.now);
@@ -27,11 +27,7 @@ impl HookWrites<'_> {
     }
 
     /// Records that no client took, or will take, the answers to these hook calls.
-    pub async fn remember_lost(
-        &mut self,
-        calls: &[String],
-        by: &Principal,
-    ) -> Result<(), StoreError> {
+    pub async fn remember_lost(&mut self, calls: &[String], by: &Principal) -> Result<()> {
         let (calls, by) = (to_json(calls), by.to_string());
         change!(self.tx,
             "insert into hook_lost (hook_id, at, created_by) select value, ?, ? from json_each(?) where true
@@ -39,19 +35,14 @@ impl HookWrites<'_> {
         Ok(())
     }
 
-    pub async fn is_lost(&mut self, call: &str) -> Result<bool, StoreError> {
+    pub async fn is_lost(&mut self, call: &str) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#; call))
     }
 
     /// Records that the answer to a call contains a reminder, and the number of tool calls before
     /// it.
-    pub async fn note_reminder(
-        &mut self,
-        call: &str,
-        agent_id: &str,
-        after: i64,
-    ) -> Result<(), StoreError> {
+    pub async fn note_reminder(&mut self, call: &str, agent_id: &str, after: i64) -> Result<()> {
         let done = change!(self.tx,
             "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?";
             agent_id, after, call);
@@ -60,11 +51,7 @@ impl HookWrites<'_> {
 
     /// Reverts the reminders of these calls: the session's next tool call is due for a reminder
     /// again.
-    pub async fn take_back_reminders(
-        &mut self,
-        session_id: &str,
-        calls: &[String],
-    ) -> Result<(), StoreError> {
+    pub async fn take_back_reminders(&mut self, session_id: &str, calls: &[String]) -> Result<()> {
         let calls = to_json(calls);
         change!(self.tx,
             "update session_counter set since = since + lost.after
@@ -88,7 +75,7 @@ impl OutcomeWrites<'_> {
         &mut self,
         session_id: &str,
         limit: u32,
-    ) -> Result<Vec<(OutcomeVerdict, Timestamp)>, StoreError> {
+    ) -> Result<Vec<(OutcomeVerdict, Timestamp)>> {
         let rows = select_fields!(select_all, self.tx, { verdict: OutcomeVerdict, at: Timestamp },
             r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
             from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#;
@@ -103,7 +90,7 @@ impl OutcomeWrites<'_> {
         agent_id: &str,
         project: &str,
         tool_use_id: Option<&str>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<Outcome> {
         if let Some(tool_use_id) = tool_use_id {
             let known = select_one!(
                 r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
@@ -122,13 +109,13 @@ impl OutcomeWrites<'_> {
         Ok(Outcome { at: self.tx.now, ..outcome.clone() })
     }
 
-    pub async fn session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
+    pub async fn session(&mut self, id: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx, "select session_id from outcome where outcome_id = ?"; id))
     }
 }
 
 impl OutcomeReads<'_> {
-    pub async fn list(self, session_id: &str, limit: u32) -> Result<Vec<Outcome>, StoreError> {
+    pub async fn list(self, session_id: &str, limit: u32) -> Result<Vec<Outcome>> {
         Ok(pool_all!(
             r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
                 at as "at: Timestamp"
@@ -145,7 +132,7 @@ impl SeenWrites<'_> {
         session_id: &str,
         item: &ItemVersion,
         hook_id: Option<&str>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let done = change!(self.tx,
             "insert into seen (session_id, kind, item, version, at, hook_id) values (?, ?, ?, ?, ?, ?)
             on conflict (session_id, kind, item, version)
@@ -156,11 +143,7 @@ impl SeenWrites<'_> {
 
     /// Records that a search gave an item to a session. The item may be given again, because the
     /// searcher may have been a sub-agent.
-    pub async fn note_found(
-        &mut self,
-        session_id: &str,
-        item: &ItemVersion,
-    ) -> Result<(), StoreError> {
+    pub async fn note_found(&mut self, session_id: &str, item: &ItemVersion) -> Result<()> {
         change!(self.tx,
             "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
             on conflict do nothing"; session_id, item.kind, item.id, item.version, self.tx.now);
@@ -169,7 +152,7 @@ impl SeenWrites<'_> {
 
     /// Marks all items of a session as forgotten, so that they may be given again. Changes only
     /// items that were given since the last such call.
-    pub async fn forget(&mut self, session_id: &str) -> Result<(), StoreError> {
+    pub async fn forget(&mut self, session_id: &str) -> Result<()> {
         change!(self.tx,
             "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0"; session_id);
         Ok(())
@@ -182,7 +165,7 @@ impl SeenWrites<'_> {
         id: &GhapId,
         session_id: &str,
         hook_id: Option<&str>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let done = change!(self.tx,
             "insert into orphan_offer (ghap_id, session_id, hook_id, at)
             select g.ghap_id, ?2, ?3, ?4 from ghap g
@@ -201,7 +184,7 @@ impl SeenWrites<'_> {
         &mut self,
         session_id: &str,
         calls: &[String],
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let calls = to_json(calls);
         change!(self.tx,
             "delete from orphan_offer where session_id = ? and hook_id in (select value from json_each(?))";
@@ -210,11 +193,7 @@ impl SeenWrites<'_> {
     }
 
     /// Reverts the items that these hook calls gave and no client took.
-    pub async fn take_back(
-        &mut self,
-        session_id: &str,
-        calls: &[String],
-    ) -> Result<(), StoreError> {
+    pub async fn take_back(&mut self, session_id: &str, calls: &[String]) -> Result<()> {
         let calls = to_json(calls);
         change!(self.tx,
             "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?";
@@ -225,10 +204,7 @@ impl SeenWrites<'_> {
 
 impl SeenReads<'_> {
     /// Items that a session was given and has not forgotten: kind, id and version.
-    pub async fn list(
-        self,
-        session_id: &str,
-    ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
+    pub async fn list(self, session_id: &str) -> Result<Vec<(String, String, Timestamp)>> {
         let rows = select_fields!(pool_all, self.store,
             { kind: String, item: String, version: Timestamp },
             r#"select kind, item, version as "version: Timestamp" from seen
@@ -241,11 +217,7 @@ direct_row!(GivenItem { id, is_memory, aim, lesson, rest });
 
 impl ConfirmationWrites<'_> {
     /// The records and memories of other sessions that a session was given, the latest first.
-    pub async fn given(
-        &mut self,
-        session_id: &str,
-        limit: u32,
-    ) -> Result<Vec<GivenItem>, StoreError> {
+    pub async fn given(&mut self, session_id: &str, limit: u32) -> Result<Vec<GivenItem>> {
         Ok(select_all!(
             r#"select id as "id!", is_memory as "is_memory!: bool", aim as "aim!", lesson as "lesson!", rest as "rest!"
             from (
@@ -275,7 +247,7 @@ impl ConfirmationWrites<'_> {
         ids: &[&str],
         by: &Ghap,
         shown_by: HelpEvidence,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let (ids, id) = (to_json(ids), by.id.as_str());
         change!(self.tx,
             "insert into confirmation (kind, item, confirmed_by, shown_by, at)
@@ -312,14 +284,13 @@ mod tests {
             version: Timestamp::from_millis(version),
         };
         let note = async |session: &'static str, item: ItemVersion| {
-            at.write(move |tx| Box::pin(async move { tx.seen().note(session, &item, None).await }))
-                .await
+            at.write(crate::job!(|tx| tx.seen().note(session, &item, None).await)).await
         };
         assert!(note("s", item(1)).await && !note("s", item(1)).await);
         assert!(note("s", item(2)).await, "a later version");
         assert!(note("other", item(1)).await, "another session");
         assert_eq!(at.store.seen().list("s").await.unwrap().len(), 2);
-        at.write(|tx| Box::pin(async move { tx.seen().forget("s").await })).await;
+        at.write(crate::job!(|tx| tx.seen().forget("s").await)).await;
         assert_eq!(
             (
                 at.store.seen().list("s").await.unwrap().len(),
@@ -349,12 +320,10 @@ mod tests {
         let confirm = async |by: usize, session: &str| {
             let mut by = record(&at, by, "").await;
             session.clone_into(&mut by.session_id);
-            at.write(move |tx| {
-                Box::pin(async move {
-                    let ids = ["ghap_1", "nothing_else"];
-                    tx.confirmations().insert(&Reader::All, &ids, &by, HelpEvidence::Name).await
-                })
-            })
+            at.write(crate::job!(|tx| {
+                let ids = ["ghap_1", "nothing_else"];
+                tx.confirmations().insert(&Reader::All, &ids, &by, HelpEvidence::Name).await
+            }))
             .await;
         };
         confirm(2, "s").await;

@@ -13,7 +13,7 @@ use super::{
     message::{RawMessage, messages, messages_of},
 };
 use crate::{
-    AgentMail, HandoverRow, MessageRow, PageSize, RowPage, StoreError, StrandedInbox,
+    AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox,
     columns::to_json,
     read_query::read_page,
     statement::{
@@ -56,7 +56,7 @@ impl InboxWrites<'_> {
         &mut self,
         peer: &PeerId,
         bound: u32,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>> {
         let (peer, since) = (peer.as_str(), self.tx.now.minus(limits::WAKES_WINDOW));
         Ok(select_values!(self.tx,
             r#"select from_peer as "from!" from message
@@ -72,7 +72,7 @@ impl InboxWrites<'_> {
         ids: &[MessageId],
         until: Timestamp,
         given_by: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let done = if let [id] = ids {
             change!(self.tx,
                 "update message set leased_until = ?, given_by = ? where message_id = ?";
@@ -87,11 +87,7 @@ impl InboxWrites<'_> {
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.
-    pub async fn messages(
-        &mut self,
-        to: &PeerId,
-        ids: &[MessageId],
-    ) -> Result<Vec<Message>, StoreError> {
+    pub async fn messages(&mut self, to: &PeerId, ids: &[MessageId]) -> Result<Vec<Message>> {
         let (to, ids) = (to.as_str(), to_json(ids));
         Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and message_id in (select value from json_each(?)) order by id";
@@ -99,11 +95,7 @@ impl InboxWrites<'_> {
     }
 
     /// Those of these receivers whose inbox has at least `bound` waiting messages.
-    pub async fn full(
-        &mut self,
-        receivers: &[PeerId],
-        bound: u32,
-    ) -> Result<Vec<PeerId>, StoreError> {
+    pub async fn full(&mut self, receivers: &[PeerId], bound: u32) -> Result<Vec<PeerId>> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
         Ok(select_values!(self.tx,
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
@@ -114,7 +106,7 @@ impl InboxWrites<'_> {
             )"#; receivers, last))
     }
 
-    pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool, StoreError> {
+    pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
         Ok(select_value!(self.tx,
             r#"select exists (
@@ -130,7 +122,7 @@ impl InboxWrites<'_> {
         to: &PeerId,
         longest: Timestamp,
         size: PageSize,
-    ) -> Result<Vec<Message>, StoreError> {
+    ) -> Result<Vec<Message>> {
         let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
         // Lengths are read before texts. `before` is the total length of the preceding messages.
         Ok(messages_of(messages!(select_all, self.tx,
@@ -159,7 +151,7 @@ impl InboxWrites<'_> {
         all: bool,
         chosen: &UndeliveredChoice,
         limit: u32,
-    ) -> Result<Vec<Message>, StoreError> {
+    ) -> Result<Vec<Message>> {
         let (to, excluded) = (to.as_str(), to_json(&chosen.excluded));
         let (least, most) = chosen.failed_handovers;
         Ok(messages_of(messages!(select_all, self.tx,
@@ -174,11 +166,7 @@ impl InboxWrites<'_> {
 
     /// Messages that hooks gave to their receiver by `before` and whose receipt is not confirmed,
     /// in order.
-    pub async fn given(
-        &mut self,
-        to: &PeerId,
-        before: Timestamp,
-    ) -> Result<Vec<Message>, StoreError> {
+    pub async fn given(&mut self, to: &PeerId, before: Timestamp) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
                 and given_by is not null and handover_id is null
@@ -188,11 +176,7 @@ impl InboxWrites<'_> {
 
     /// Messages that the hook which was called at `at` gave to their receiver, and whose receipt is
     /// not confirmed, in order.
-    pub async fn given_at(
-        &mut self,
-        to: &PeerId,
-        at: Timestamp,
-    ) -> Result<Vec<Message>, StoreError> {
+    pub async fn given_at(&mut self, to: &PeerId, at: Timestamp) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
                 and exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at = ?)
@@ -200,7 +184,7 @@ impl InboxWrites<'_> {
     }
 
     /// Those of `ids` that begin no turn by themselves.
-    pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>, StoreError> {
+    pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>> {
         let ids = to_json(ids);
         Ok(select_values!(self.tx,
             r#"select message_id as "id!: MessageId" from message
@@ -209,7 +193,7 @@ impl InboxWrites<'_> {
 
     /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
     /// its lease has settled the delivery.
-    pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool, StoreError> {
+    pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from message
                 where to_peer = ? and begins_turn = 1 and state = 'offered' and leased_until > ?) as "is!: bool""#;
@@ -218,11 +202,7 @@ impl InboxWrites<'_> {
 
     /// Reverts the delivery of messages that these hook calls gave but no client took: ends their
     /// lease, so that no later event can confirm the receipt. Returns these messages, in order.
-    pub async fn take_back(
-        &mut self,
-        to: &PeerId,
-        calls: &[String],
-    ) -> Result<Vec<Message>, StoreError> {
+    pub async fn take_back(&mut self, to: &PeerId, calls: &[String]) -> Result<Vec<Message>> {
         let (to, calls) = (to.as_str(), to_json(calls));
         let rows = messages!(select_all, self.tx,
             "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
@@ -239,7 +219,7 @@ impl InboxWrites<'_> {
     }
 
     /// Waiting messages of an inbox, in order, at most `limit`, with empty texts.
-    pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>, StoreError> {
+    pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>> {
         Ok(messages_of(select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
@@ -256,7 +236,7 @@ impl InboxWrites<'_> {
         to: &PeerId,
         before: Timestamp,
         limit: u32,
-    ) -> Result<Vec<MessageId>, StoreError> {
+    ) -> Result<Vec<MessageId>> {
         let (to, now) = (to.as_str(), self.tx.now());
         Ok(select_values!(self.tx,
             r#"select message_id as "id!: MessageId" from message
@@ -268,7 +248,7 @@ impl InboxWrites<'_> {
 
 impl InboxReads<'_> {
     /// Whether a peer has messages that were not given to it, or whose receipt is not confirmed.
-    pub async fn has_mail(self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
+    pub async fn has_mail(self, peer: &PeerId, now: Timestamp) -> Result<bool> {
         Ok(read_value!(self.store,
             r#"select exists (select 1 from message
                 where to_peer = ? and waits = 1 and handover_id is null
@@ -282,7 +262,7 @@ impl InboxReads<'_> {
         peer: &PeerId,
         from: &PeerId,
         since: Timestamp,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         Ok(read_value!(self.store,
             r#"select count(distinct given_by) as "count!: i64" from message
             where to_peer = ? and wakes = 1 and at >= ? and from_peer = ?"#; peer, since, from))
@@ -290,7 +270,7 @@ impl InboxReads<'_> {
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was
     /// removed, or is that of an ended agent.
-    pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
+    pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>> {
         // One seek for each non-empty inbox, independent of its number of messages.
         Ok(pool_all!(
             r#"with recursive inbox(peer) as (
@@ -316,7 +296,7 @@ impl InboxReads<'_> {
         to: &PeerId,
         after: i64,
         size: PageSize,
-    ) -> Result<RowPage<MessageRow>, StoreError> {
+    ) -> Result<RowPage<MessageRow>> {
         let limit = size.limit();
         let rows = messages!(pool_page, self.store,
             "where to_peer = ? and id > ? and waits = 1
@@ -330,7 +310,7 @@ impl InboxReads<'_> {
         peer: &PeerId,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<AgentMail>, StoreError> {
+    ) -> Result<Vec<AgentMail>> {
         let rows = read_all!(
             r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
                 coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
@@ -364,7 +344,7 @@ impl InboxReads<'_> {
     }
 
     /// When the next message that is held for a waiting call becomes mail of a peer.
-    pub async fn next_held_mail(self, peer: &PeerId) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn next_held_mail(self, peer: &PeerId) -> Result<Option<Timestamp>> {
         Ok(read_value!(self.store,
             r#"select min(held_until) as "next: Timestamp" from message
             where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#;
@@ -372,14 +352,14 @@ impl InboxReads<'_> {
     }
 
     /// The number of waiting messages that have not been injected into a peer's context.
-    pub async fn count_mail(self, peer: &PeerId) -> Result<u64, StoreError> {
+    pub async fn count_mail(self, peer: &PeerId) -> Result<u64> {
         Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#;
             peer).cast_unsigned())
     }
 
     /// Inboxes with messages from before `before` that nobody took, at most 500.
-    pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
+    pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(pool_values!(self.store,
             r#"select distinct to_peer as "peer!: PeerId" from message
             where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
@@ -403,11 +383,7 @@ macro_rules! handovers {
 }
 
 impl HandoverWrites<'_> {
-    pub async fn insert(
-        &mut self,
-        row: &HandoverRow,
-        messages: &[MessageId],
-    ) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, row: &HandoverRow, messages: &[MessageId]) -> Result<()> {
         change!(self.tx,
             "insert into handover (handover_id, peer_id, session_id, via, joins_turn, is_held, record, at) \
             values (?, ?, ?, ?, ?, ?, ?, ?)";
@@ -420,21 +396,21 @@ impl HandoverWrites<'_> {
         all_changed(done, messages.len(), "message")
     }
 
-    pub async fn get(&mut self, id: &HandoverId) -> Result<Option<HandoverRow>, StoreError> {
+    pub async fn get(&mut self, id: &HandoverId) -> Result<Option<HandoverRow>> {
         Ok(handovers!(select_one, self.tx, "where handover_id = ?"; id))
     }
 
-    pub async fn of_peer(&mut self, peer: &PeerId) -> Result<Vec<HandoverRow>, StoreError> {
+    pub async fn of_peer(&mut self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(select_all, self.tx, "where peer_id = ? order by handover_id"; peer))
     }
 
     /// Messages of a hand-over whose receipt the client has not shown, in order.
-    pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>, StoreError> {
+    pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx, "where handover_id = ? order by id"; id)))
     }
 
     /// Records that the client keeps a text for its person.
-    pub async fn note_held(&mut self, id: &HandoverId, reason: &str) -> Result<(), StoreError> {
+    pub async fn note_held(&mut self, id: &HandoverId, reason: &str) -> Result<()> {
         change!(self.tx, "update handover set is_held = 1 where handover_id = ?"; id);
         change!(self.tx,
             "update message_state set reason = ?
@@ -444,11 +420,7 @@ impl HandoverWrites<'_> {
     }
 
     /// Removes messages from a hand-over, and the hand-over with the last of them.
-    pub async fn release(
-        &mut self,
-        id: &HandoverId,
-        messages: &[MessageId],
-    ) -> Result<(), StoreError> {
+    pub async fn release(&mut self, id: &HandoverId, messages: &[MessageId]) -> Result<()> {
         let list = to_json(messages);
         change!(self.tx,
             "update message set handover_id = null
@@ -460,7 +432,7 @@ impl HandoverWrites<'_> {
     }
 
     /// Releases messages that the client did not get: another way may deliver them.
-    pub async fn note_failed(&mut self, messages: &[MessageId]) -> Result<(), StoreError> {
+    pub async fn note_failed(&mut self, messages: &[MessageId]) -> Result<()> {
         let list = to_json(messages);
         let done = change!(self.tx,
             "update message set leased_until = 0, given_by = null, failed_handovers = failed_handovers + 1
@@ -470,15 +442,15 @@ impl HandoverWrites<'_> {
 }
 
 impl HandoverReads<'_> {
-    pub async fn all(self) -> Result<Vec<HandoverRow>, StoreError> {
+    pub async fn all(self) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(read_all, self.store, "order by handover_id"))
     }
 
-    pub async fn of_peer(self, peer: &PeerId) -> Result<Vec<HandoverRow>, StoreError> {
+    pub async fn of_peer(self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(read_all, self.store, "where peer_id = ? order by handover_id"; peer))
     }
 
-    pub async fn messages(self, id: &HandoverId) -> Result<Vec<Message>, StoreError> {
+    pub async fn messages(self, id: &HandoverId) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(read_all, self.store, "where handover_id = ? order by id"; id)))
     }
 }

@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::{GhapReads, GhapWrites};
 use crate::{
-    LessonKind, PageSize, RowPage, StoreError,
+    LessonKind, PageSize, Result, RowPage, StoreError,
     columns::non_empty,
     read_query::{ReaderConnection, read_page},
     statement::{
@@ -53,7 +53,7 @@ direct_row! {
 impl TryFrom<RawGhap> for Ghap {
     type Error = StoreError;
 
-    fn try_from(raw: RawGhap) -> Result<Self, StoreError> {
+    fn try_from(raw: RawGhap) -> Result<Self> {
         let end = end(&raw)?;
         Ok(Self {
             id: raw.ghap_id.into(),
@@ -78,7 +78,7 @@ impl TryFrom<RawGhap> for Ghap {
 
 /// How a record ended. A resolved record must have a tier and a time; an active one must have
 /// neither.
-fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>, StoreError> {
+fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>> {
     let bad = |why: &str| StoreError::BadRow {
         table: "ghap",
         id: raw.ghap_id.clone(),
@@ -151,15 +151,12 @@ macro_rules! ghaps {
 }
 
 /// Records by their row ids (a JSON array), in any order.
-pub(super) async fn ghaps_at(
-    conn: &mut ReaderConnection,
-    rows: &str,
-) -> Result<Vec<Ghap>, StoreError> {
+pub(super) async fn ghaps_at(conn: &mut ReaderConnection, rows: &str) -> Result<Vec<Ghap>> {
     rows_of(ghaps!(pool_all, conn, "where g.id in (select value from json_each(?))"; rows))
 }
 
 impl GhapWrites<'_> {
-    pub async fn insert(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, ghap: &Ghap) -> Result<()> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status, EndColumns::from(ghap));
         change!(self.tx,
@@ -174,7 +171,7 @@ impl GhapWrites<'_> {
         self.tx.search().index_ghap(ghap).await
     }
 
-    pub async fn update(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+    pub async fn update(&mut self, ghap: &Ghap) -> Result<()> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status, EndColumns::from(ghap));
         let done = change!(self.tx,
@@ -192,11 +189,7 @@ impl GhapWrites<'_> {
     }
 
     /// Stores the texts that a record had before a change.
-    pub async fn insert_iteration(
-        &mut self,
-        id: &GhapId,
-        before: &Iteration,
-    ) -> Result<(), StoreError> {
+    pub async fn insert_iteration(&mut self, id: &GhapId, before: &Iteration) -> Result<()> {
         change!(self.tx,
             "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
             values (?, ?, ?, ?, ?, ?)";
@@ -204,38 +197,33 @@ impl GhapWrites<'_> {
         Ok(())
     }
 
-    pub async fn insert_note(
-        &mut self,
-        id: &GhapId,
-        note: &str,
-        at: Timestamp,
-    ) -> Result<(), StoreError> {
+    pub async fn insert_note(&mut self, id: &GhapId, note: &str, at: Timestamp) -> Result<()> {
         change!(self.tx,
             "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)"; id, note, at);
         Ok(())
     }
 
-    pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
+    pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>> {
         Ok(select_values!(self.tx, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
-    pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
+    pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>> {
         row_of(ghaps!(select_one, self.tx,
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
-    pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+    pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>> {
         row_of(ghaps!(select_one, self.tx, "where g.ghap_id = ?"; id))
     }
 }
 
 impl GhapReads<'_> {
-    pub async fn active(self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
+    pub async fn active(self, session_id: &str) -> Result<Option<Ghap>> {
         row_of(ghaps!(pool_one, self.store,
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
-    pub async fn get(self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+    pub async fn get(self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         row_of(ghaps!(pool_one, self.store,
             "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
@@ -244,12 +232,7 @@ impl GhapReads<'_> {
 
     /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at
     /// most `limit`.
-    pub async fn with_prefix(
-        self,
-        reader: &Reader,
-        prefix: &str,
-        limit: u32,
-    ) -> Result<Vec<Ghap>, StoreError> {
+    pub async fn with_prefix(self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<Ghap>> {
         rows_of(ghaps!(pool_all, self.store,
             "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
                 and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
@@ -263,7 +246,7 @@ impl GhapReads<'_> {
         filter: &GhapFilter,
         before: Option<&GhapId>,
         size: PageSize,
-    ) -> Result<RowPage<Ghap>, StoreError> {
+    ) -> Result<RowPage<Ghap>> {
         let limit = size.limit();
         let before = before.map(GhapId::as_str);
         // Each condition has an index in the order of the list.
@@ -299,7 +282,7 @@ impl GhapReads<'_> {
         project: &str,
         session_id: &str,
         stale: Timestamp,
-    ) -> Result<Vec<Ghap>, StoreError> {
+    ) -> Result<Vec<Ghap>> {
         rows_of(ghaps!(pool_all, self.store,
             "join session s on s.session_id = g.session_id
             where g.status = 'active' and g.project = ?1 and g.session_id <> ?2
@@ -308,22 +291,18 @@ impl GhapReads<'_> {
     }
 
     /// The former versions of a record, in order.
-    pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
+    pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>> {
         Ok(pool_all!(
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
             where ghap_id = ? order by iteration"#,
             Iteration, self.store; id))
     }
 
-    pub async fn notes(self, id: &GhapId) -> Result<Vec<String>, StoreError> {
+    pub async fn notes(self, id: &GhapId) -> Result<Vec<String>> {
         Ok(pool_values!(self.store, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
-    pub async fn latest_resolved(
-        self,
-        reader: &Reader,
-        limit: u32,
-    ) -> Result<Vec<Ghap>, StoreError> {
+    pub async fn latest_resolved(self, reader: &Reader, limit: u32) -> Result<Vec<Ghap>> {
         rows_of(ghaps!(pool_all, self.store,
             "where g.status <> 'active'
                 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
@@ -340,7 +319,7 @@ impl GhapReads<'_> {
         kind: LessonKind,
         project: &str,
         limit: u32,
-    ) -> Result<Vec<Ghap>, StoreError> {
+    ) -> Result<Vec<Ghap>> {
         let failed = kind == LessonKind::Falsified;
         rows_of(ghaps!(pool_all, self.store,
             "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
@@ -382,6 +361,6 @@ mod tests {
 
     async fn run(at: &TestStore, sql: &str) {
         let sql = sql.to_owned();
-        at.write(move |tx| Box::pin(async move { tx.direct.execute(&sql) })).await;
+        at.write(crate::job!(|tx| tx.direct.execute(&sql))).await;
     }
 }

@@ -8,7 +8,7 @@ use svc_sys::machine::{self, ThisMachine};
 
 use super::{MachineReads, MachineWrites, SettingReads, SettingWrites};
 use crate::{
-    AwayMachine, NewDaemon, StoreError,
+    AwayMachine, NewDaemon, Result,
     statement::{
         change, direct_row, find_value, pool_all, pool_find_value, select_fields, select_value,
         select_values,
@@ -20,7 +20,7 @@ impl MachineWrites<'_> {
     /// Records the machine that opened the database. The first machine claims rows from before
     /// machines were recorded. Writes nothing if the machine is known with this name and host: its
     /// daemon records when it was last seen.
-    pub(crate) async fn enter(&mut self, this: &ThisMachine) -> Result<(), StoreError> {
+    pub(crate) async fn enter(&mut self, this: &ThisMachine) -> Result<()> {
         let Machine { machine_id, name } = &this.machine;
         let host = &this.host;
         let is_known = select_value!(self.tx,
@@ -44,7 +44,7 @@ impl MachineWrites<'_> {
         Ok(())
     }
 
-    async fn claim(&mut self, id: &MachineId) -> Result<(), StoreError> {
+    async fn claim(&mut self, id: &MachineId) -> Result<()> {
         macro_rules! claim {
             ($($sql:literal),+ $(,)?) => { $(change!(self.tx, $sql; id);)+ };
         }
@@ -73,7 +73,7 @@ impl MachineWrites<'_> {
 
     /// Records a daemon with its lease. Returns the other daemons recorded for this machine: a data
     /// folder has one daemon, so they were killed.
-    pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>, StoreError> {
+    pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>> {
         let machine = &self.tx.machine;
         let lost = select_values!(self.tx,
             r#"delete from daemon where machine_id = ? returning daemon_id as "daemon_id!""#;
@@ -88,7 +88,7 @@ impl MachineWrites<'_> {
     }
 
     /// Renews a lease. Returns false if the daemon has no row any more.
-    pub async fn renew(&mut self, daemon_id: &str) -> Result<bool, StoreError> {
+    pub async fn renew(&mut self, daemon_id: &str) -> Result<bool> {
         let lease = lease();
         let done = change!(self.tx,
             "update daemon set lease_until = cast(unixepoch('subsec') * 1000 as integer) + ?1 where daemon_id = ?2";
@@ -96,7 +96,7 @@ impl MachineWrites<'_> {
         Ok(done > 0)
     }
 
-    pub async fn leave(&mut self, daemon_id: &str) -> Result<(), StoreError> {
+    pub async fn leave(&mut self, daemon_id: &str) -> Result<()> {
         change!(self.tx,
             "update machine set last_seen = cast(unixepoch('subsec') * 1000 as integer)
             where machine_id = (select machine_id from daemon where daemon_id = ?)"; daemon_id);
@@ -118,7 +118,7 @@ direct_row!(DaemonView {
 
 impl MachineReads<'_> {
     /// The daemons that did not record their end, as daemon `own` sees them.
-    pub async fn daemons(self, own: &str) -> Result<Vec<DaemonView>, StoreError> {
+    pub async fn daemons(self, own: &str) -> Result<Vec<DaemonView>> {
         Ok(pool_all!(
             r#"select d.daemon_id, m.name, d.machine_id as "machine!: MachineId", d.address, d.version,
                 d.lease_until as "lease_until!: Timestamp",
@@ -129,7 +129,7 @@ impl MachineReads<'_> {
             DaemonView, self.store; own))
     }
 
-    pub async fn all(self) -> Result<Vec<Machine>, StoreError> {
+    pub async fn all(self) -> Result<Vec<Machine>> {
         let rows = select_fields!(pool_all, self.store, { machine_id: MachineId, name: String },
             r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#);
         let machines =
@@ -138,7 +138,7 @@ impl MachineReads<'_> {
     }
 
     /// Other machines without a daemon that holds its lease.
-    pub async fn away(self) -> Result<Vec<AwayMachine>, StoreError> {
+    pub async fn away(self) -> Result<Vec<AwayMachine>> {
         let (own, lease) = (self.store.machine_id(), lease());
         let rows = select_fields!(pool_all, self.store,
             { machine_id: MachineId, name: String, now: Timestamp, since: Timestamp },
@@ -164,17 +164,17 @@ fn lease() -> i64 {
 
 impl SettingWrites<'_> {
     /// The secret of that name. Stores `fresh` if there is none.
-    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
         change!(self.tx,
             "insert into secret (name, value) values (?, ?) on conflict do nothing"; name, fresh);
         Ok(select_value!(self.tx, "select value from secret where name = ?"; name))
     }
 
-    pub async fn get(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+    pub async fn get(&mut self, name: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx, "select value from setting where name = ?"; name))
     }
 
-    pub async fn put(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+    pub async fn put(&mut self, name: &str, value: &str) -> Result<()> {
         change!(self.tx,
             "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2";
             name, value);
@@ -183,12 +183,12 @@ impl SettingWrites<'_> {
 }
 
 impl SettingReads<'_> {
-    pub async fn get(self, name: &str) -> Result<Option<String>, StoreError> {
+    pub async fn get(self, name: &str) -> Result<Option<String>> {
         Ok(pool_find_value!(self.store, "select value from setting where name = ?"; name))
     }
 
     /// The database to which this history was moved, or to which an unfinished move moves it.
-    pub async fn gone_to(self) -> Result<Option<String>, StoreError> {
+    pub async fn gone_to(self) -> Result<Option<String>> {
         for name in [MoveMark::MOVED_TO, MoveMark::MOVING_TO] {
             if let Some(mark) = self.get(name).await? {
                 return Ok(Some(MoveMark::read(&mark).map_or(mark, |mark| mark.at)));
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        OpenOptions, Store,
+        OpenOptions, Store, job,
         sqlite::{file::writer_options, migrate},
     };
 
@@ -303,13 +303,11 @@ mod tests {
         };
         let join = async |store: &Store, id: &str| {
             let daemon = NewDaemon { daemon_id: id.to_owned(), pid: 1, version: "1".to_owned() };
-            let joined =
-                store.write(move |tx| Box::pin(async move { tx.machines().join(&daemon).await }));
+            let joined = store.write(job!(|tx| tx.machines().join(&daemon).await));
             joined.await.unwrap()
         };
         let renew = async |store: &Store, id: &'static str| {
-            let renewed =
-                store.write(move |tx| Box::pin(async move { tx.machines().renew(id).await }));
+            let renewed = store.write(job!(|tx| tx.machines().renew(id).await));
             renewed.await.unwrap()
         };
         let (a, writer) = open("a", "box-a").await;

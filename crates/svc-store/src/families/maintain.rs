@@ -12,8 +12,9 @@ use svc_model::{Principal, Timestamp, limits};
 
 use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
 use crate::{
-    ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome,
+    Result, ServerReport, SizeSample, StoreSize, TrimOutcome,
     columns::to_json,
+    job,
     read_query::Readers,
     sqlite::file::{SHRINK, writer_options},
     statement::{bind, change, pool_value, pool_values, select_fields, select_value},
@@ -52,7 +53,7 @@ const TEXT_INDEXES: [TextIndex; 2] = [text_index!("ghap_fts"), text_index!("term
 
 impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
-    pub async fn rows_kept_by_all(self) -> Result<u64, StoreError> {
+    pub async fn rows_kept_by_all(self) -> Result<u64> {
         let rows = pool_value!(
             self.store,
             r#"select
@@ -72,7 +73,7 @@ impl Upkeep<'_> {
 
     /// Merges index segments, in bounded write jobs, if there are more than a few: a search reads
     /// each segment. Returns whether the merge is complete.
-    pub async fn merge_indexes(self) -> Result<bool, StoreError> {
+    pub async fn merge_indexes(self) -> Result<bool> {
         // On PostgreSQL, search reads plain tables, which need no merge.
         let Some(pool) = self.store.readers.file() else { return Ok(true) };
         let mut is_done = true;
@@ -85,15 +86,13 @@ impl Upkeep<'_> {
                     is_done = false;
                     break;
                 }
-                self.store
-                    .write(move |tx| Box::pin(async move { tx.upkeep().merge(index.merge).await }))
-                    .await?;
+                self.store.write(job!(|tx| tx.upkeep().merge(index.merge).await)).await?;
             }
         }
         Ok(is_done)
     }
 
-    pub async fn size(self) -> Result<StoreSize, StoreError> {
+    pub async fn size(self) -> Result<StoreSize> {
         let pool = match &self.store.readers {
             Readers::Sqlite(pool) => pool,
             #[cfg(feature = "postgres")]
@@ -109,7 +108,7 @@ impl Upkeep<'_> {
     }
 
     /// The state of the server that has the rows; `None` of a file.
-    pub async fn server(self) -> Result<Option<ServerReport>, StoreError> {
+    pub async fn server(self) -> Result<Option<ServerReport>> {
         match &self.store.readers {
             Readers::Sqlite(_) => Ok(None),
             #[cfg(feature = "postgres")]
@@ -117,7 +116,7 @@ impl Upkeep<'_> {
         }
     }
 
-    pub async fn used_bytes(self) -> Result<u64, StoreError> {
+    pub async fn used_bytes(self) -> Result<u64> {
         let Some(pool) = self.store.readers.file() else { return Ok(self.size().await?.database) };
         let mut conn = pool.acquire().await?;
         let mut read = async |pragma: &'static str| {
@@ -129,7 +128,7 @@ impl Upkeep<'_> {
     }
 
     /// The newest measurement of the size at or before `until`.
-    pub async fn size_at(self, until: Timestamp) -> Result<Option<SizeSample>, StoreError> {
+    pub async fn size_at(self, until: Timestamp) -> Result<Option<SizeSample>> {
         let row = select_fields!(pool_one, self.store, { at: Timestamp, used_bytes: i64 },
             r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#;
             until);
@@ -138,13 +137,13 @@ impl Upkeep<'_> {
     }
 
     /// When the size was first measured, of the measurements that are kept.
-    pub async fn first_size(self) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn first_size(self) -> Result<Option<Timestamp>> {
         Ok(pool_value!(self.store, r#"select min(at) as "at: Timestamp" from store_size"#))
     }
 
     /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
     /// connection has a copy of the schema, its statements, and what it read.
-    pub async fn release_memory(self) -> Result<(), StoreError> {
+    pub async fn release_memory(self) -> Result<()> {
         for readers in [&self.store.readers, &self.store.page_readers] {
             let Some(pool) = readers.file() else { return Ok(()) };
             // Takes all connections before it returns any: the pool would hand out a returned one
@@ -162,13 +161,13 @@ impl Upkeep<'_> {
         }
         self.store.frame_source.release_memory()?;
         self.store.row_readers.release_memory()?;
-        self.store.write(|tx| Box::pin(async move { tx.upkeep().release_memory().await })).await
+        self.store.write(job!(|tx| tx.upkeep().release_memory().await)).await
     }
 
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
     /// every 1,000 pages; this call takes the rest and truncates the file. Truncation blocks the
     /// writer, so it waits at most 100 ms for readers and is otherwise left to the next call.
-    pub async fn checkpoint(self) -> Result<(), StoreError> {
+    pub async fn checkpoint(self) -> Result<()> {
         if self.store.readers.file().is_none() {
             // A server does so by itself.
             return Ok(());
@@ -188,7 +187,7 @@ impl Upkeep<'_> {
     /// Removes the oldest events up to position `until`, about `bytes` of them, within the bounds
     /// of one step ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream
     /// stays, because it holds the stream's head. So each stream loses only a prefix.
-    pub async fn trim(self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
+    pub async fn trim(self, until: i64, bytes: u64) -> Result<TrimOutcome> {
         // Selected outside the writer: an event that is not the last of its stream never becomes
         // the last.
         let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
@@ -196,18 +195,14 @@ impl Upkeep<'_> {
             return Ok(TrimOutcome { removed: 0, more: false });
         };
         let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
-        let removed = self
-            .store
-            .write(move |tx| {
-                Box::pin(async move { tx.upkeep().remove_events(&positions, last).await })
-            })
-            .await;
+        let removed =
+            self.store.write(job!(|tx| tx.upkeep().remove_events(&positions, last).await)).await;
         removed.map(|removed| TrimOutcome { removed, more })
     }
 
     /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
     /// whether there are more.
-    async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
+    async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool)> {
         // One row more than a step removes shows whether there are more. The query needs a limit
         // because a server sends all rows.
         let rows = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX).saturating_add(1);
@@ -233,11 +228,7 @@ impl Upkeep<'_> {
 impl UpkeepWrites<'_> {
     /// How many rows a principal has. Counting ends one above `bound`. Each part reads an index
     /// only.
-    pub async fn rows_kept(
-        &mut self,
-        principal: &Principal,
-        bound: u64,
-    ) -> Result<u64, StoreError> {
+    pub async fn rows_kept(&mut self, principal: &Principal, bound: u64) -> Result<u64> {
         let name = principal.to_string();
         let sender = format!("by:{name}");
         let owner = match principal {
@@ -263,17 +254,13 @@ impl UpkeepWrites<'_> {
         Ok(u64::try_from(used).unwrap_or(0))
     }
 
-    async fn release_memory(&mut self) -> Result<(), StoreError> {
+    async fn release_memory(&mut self) -> Result<()> {
         self.tx.direct.change(SHRINK, &[]).await?;
         Ok(())
     }
 
     /// Stores a measurement, and removes those before `oldest` and those of a clock that was ahead.
-    pub async fn note_size(
-        &mut self,
-        sample: SizeSample,
-        oldest: Timestamp,
-    ) -> Result<(), StoreError> {
+    pub async fn note_size(&mut self, sample: SizeSample, oldest: Timestamp) -> Result<()> {
         let used = i64::try_from(sample.used).unwrap_or(i64::MAX);
         change!(self.tx, "delete from store_size where at < ?1 or at >= ?2"; oldest, sample.at);
         change!(self.tx,
@@ -281,12 +268,12 @@ impl UpkeepWrites<'_> {
         Ok(())
     }
 
-    async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
+    async fn merge(&mut self, statement: &'static str) -> Result<()> {
         self.tx.direct.change(statement, bind!(limits::INDEX_MERGE_PAGES)).await?;
         Ok(())
     }
 
-    async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
+    async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64> {
         let removed = change!(self.tx,
             "delete from event where position in (select value from json_each(?))"; positions);
         change!(self.tx,
@@ -298,13 +285,12 @@ impl UpkeepWrites<'_> {
 
 impl Sweeps<'_> {
     /// Removes ids of hook events older than `before`; returns the number of rows.
-    pub async fn forget_hooks(self, before: Timestamp) -> Result<u64, StoreError> {
-        self.in_jobs(move |tx| Box::pin(async move { tx.sweeps().forget_some_hooks(before).await }))
-            .await
+    pub async fn forget_hooks(self, before: Timestamp) -> Result<u64> {
+        self.in_jobs(job!(|tx| tx.sweeps().forget_some_hooks(before).await)).await
     }
 
     /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
-    pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64, StoreError> {
+    pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64> {
         let mut removed = 0;
         loop {
             let sessions = self.silent_sessions_with_seen(before).await?;
@@ -314,22 +300,17 @@ impl Sweeps<'_> {
             let sessions = to_json(&sessions);
             removed += self
                 .store
-                .write(move |tx| {
-                    Box::pin(async move { tx.sweeps().forget_some_seen(&sessions, before).await })
-                })
+                .write(job!(|tx| tx.sweeps().forget_some_seen(&sessions, before).await))
                 .await?;
         }
     }
 
     /// Ends MCP sessions last seen before `before`; returns their number. Also removes the
     /// subscriptions of ended sessions.
-    pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64, StoreError> {
+    pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64> {
         // Sessions first: a session that is used again meanwhile keeps its subscriptions.
-        let closed = self
-            .in_jobs(move |tx| {
-                Box::pin(async move { tx.sweeps().close_some_idle_mcp_sessions(before).await })
-            })
-            .await?;
+        let closed =
+            self.in_jobs(job!(|tx| tx.sweeps().close_some_idle_mcp_sessions(before).await)).await?;
         loop {
             let sessions = self.closed_mcp_sessions_with_subscriptions().await?;
             if sessions.is_empty() {
@@ -337,22 +318,15 @@ impl Sweeps<'_> {
             }
             let sessions = to_json(&sessions);
             self.store
-                .write(move |tx| {
-                    Box::pin(
-                        async move { tx.sweeps().delete_some_mcp_subscriptions(&sessions).await },
-                    )
-                })
+                .write(job!(|tx| tx.sweeps().delete_some_mcp_subscriptions(&sessions).await))
                 .await?;
         }
     }
 
     /// Repeats a job until it changes fewer rows than its bound; returns the total number of rows.
-    async fn in_jobs<F>(self, job: F) -> Result<u64, StoreError>
+    async fn in_jobs<F>(self, job: F) -> Result<u64>
     where
-        F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64, StoreError>>
-            + Copy
-            + Send
-            + 'static,
+        F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64>> + Copy + Send + 'static,
     {
         let mut total = 0;
         loop {
@@ -364,14 +338,14 @@ impl Sweeps<'_> {
         }
     }
 
-    async fn silent_sessions_with_seen(self, before: Timestamp) -> Result<Vec<String>, StoreError> {
+    async fn silent_sessions_with_seen(self, before: Timestamp) -> Result<Vec<String>> {
         Ok(pool_values!(self.store,
             "select session_id from session
             where last_seen_at < ? and exists (select 1 from seen where seen.session_id = session.session_id)
             limit ?"; before, limits::SWEPT_ROWS_PER_JOB))
     }
 
-    async fn closed_mcp_sessions_with_subscriptions(self) -> Result<Vec<String>, StoreError> {
+    async fn closed_mcp_sessions_with_subscriptions(self) -> Result<Vec<String>> {
         Ok(pool_values!(self.store,
             "select distinct session_id from mcp_subscription join mcp_session using (session_id)
             where closed_at is not null limit ?"; limits::SWEPT_ROWS_PER_JOB))
@@ -379,7 +353,7 @@ impl Sweeps<'_> {
 }
 
 impl SweepWrites<'_> {
-    async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+    async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64> {
         let seen = change!(self.tx,
             "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)";
             before, limits::SWEPT_ROWS_PER_JOB);
@@ -391,11 +365,7 @@ impl SweepWrites<'_> {
     }
 
     /// Removes `seen` rows of those of `sessions` (a JSON list) that are still silent.
-    async fn forget_some_seen(
-        &mut self,
-        sessions: &str,
-        before: Timestamp,
-    ) -> Result<u64, StoreError> {
+    async fn forget_some_seen(&mut self, sessions: &str, before: Timestamp) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from seen where (session_id, kind, item, version) in (
                 select seen.session_id, kind, item, version
@@ -404,14 +374,14 @@ impl SweepWrites<'_> {
             )"; sessions, before, limits::SWEPT_ROWS_PER_JOB))
     }
 
-    async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+    async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64> {
         Ok(change!(self.tx,
             "update mcp_session set closed_at = ? where session_id in (
                 select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
             )"; self.tx.now, before, limits::SWEPT_ROWS_PER_JOB))
     }
 
-    async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64, StoreError> {
+    async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from mcp_subscription where (session_id, uri) in (
                 select session_id, uri from mcp_subscription
@@ -471,10 +441,7 @@ mod tests {
     }
 
     /// Runs a sweep; returns the number of jobs and the sweep's result.
-    async fn jobs(
-        test: &TestStore,
-        sweep: impl AsyncFnOnce(&Store) -> Result<u64, StoreError>,
-    ) -> (u64, u64) {
+    async fn jobs(test: &TestStore, sweep: impl AsyncFnOnce(&Store) -> Result<u64>) -> (u64, u64) {
         let before = test.store.stats().jobs;
         let answer = sweep(&test.store).await.unwrap();
         (test.store.stats().jobs - before, answer)

@@ -6,8 +6,8 @@ use svc_wire::mcp::Revision;
 
 use super::{McpReads, McpWrites, SourceReads, SourceWrites};
 use crate::{
-    CallRow, CallState, McpSessionRow, McpTransport, SourceListRow, SourcePinRow, SourceProcessRow,
-    SourceStateRow, StoreError,
+    CallRow, CallState, McpSessionRow, McpTransport, Result, SourceListRow, SourcePinRow,
+    SourceProcessRow, SourceStateRow,
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_value, select_fields, select_one,
     },
@@ -102,17 +102,13 @@ macro_rules! calls {
 }
 
 impl McpWrites<'_> {
-    pub async fn tie_session(
-        &mut self,
-        id: &McpSessionId,
-        client_session: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn tie_session(&mut self, id: &McpSessionId, client_session: &str) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set client_session = ? where session_id = ?"; client_session, id);
         changed(done, "mcp_session", id)
     }
 
-    pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
+    pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<()> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
         change!(self.tx,
@@ -124,7 +120,7 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
+    pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set last_seen_at = ? where session_id = ?"; self.tx.now, id);
         changed(done, "mcp_session", id)
@@ -137,7 +133,7 @@ impl McpWrites<'_> {
         revision: Revision,
         client: Option<&str>,
         capabilities: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let (id, revision) = (id.as_str(), revision.as_str());
         let done = change!(self.tx,
             "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?";
@@ -145,24 +141,20 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    pub async fn set_log_level(
-        &mut self,
-        id: &McpSessionId,
-        level: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn set_log_level(&mut self, id: &McpSessionId, level: &str) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set log_level = ? where session_id = ?"; level, id);
         changed(done, "mcp_session", id)
     }
 
-    pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
+    pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<()> {
         let done =
             change!(self.tx, "update mcp_session set tools = ? where session_id = ?"; tools, id);
         changed(done, "mcp_session", id)
     }
 
     /// Ends a session; returns false if it had ended.
-    pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
+    pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool> {
         let done = change!(self.tx,
             "update mcp_session set closed_at = ? where session_id = ? and closed_at is null";
             self.tx.now, id);
@@ -174,23 +166,19 @@ impl McpWrites<'_> {
         id: &McpSessionId,
         uri: &str,
         stream: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         change!(self.tx,
             "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing";
             id, uri, stream);
         Ok(())
     }
 
-    pub async fn delete_subscription(
-        &mut self,
-        id: &McpSessionId,
-        uri: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn delete_subscription(&mut self, id: &McpSessionId, uri: &str) -> Result<()> {
         change!(self.tx, "delete from mcp_subscription where session_id = ? and uri = ?"; id, uri);
         Ok(())
     }
 
-    pub async fn insert_call(&mut self, row: &CallRow) -> Result<(), StoreError> {
+    pub async fn insert_call(&mut self, row: &CallRow) -> Result<()> {
         let (id, session) =
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
         let revision = row.revision.map(Revision::as_str);
@@ -204,7 +192,7 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+    pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>> {
         Ok(calls!(select_one, self.tx, "where call_id = ?"; id).map(CallRow::from))
     }
 
@@ -214,7 +202,7 @@ impl McpWrites<'_> {
         state: CallState,
         asks: Option<&str>,
         answers: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let ended = state.is_terminal().then_some(self.tx.now);
         let done = change!(self.tx,
             "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?";
@@ -224,7 +212,7 @@ impl McpWrites<'_> {
 }
 
 impl McpReads<'_> {
-    pub async fn session(self, id: &McpSessionId) -> Result<Option<McpSessionRow>, StoreError> {
+    pub async fn session(self, id: &McpSessionId) -> Result<Option<McpSessionRow>> {
         let raw = pool_one!(
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
                 capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
@@ -235,11 +223,7 @@ impl McpReads<'_> {
 
     /// Whether an agent's session has an open MCP session, its own or one opened with its token,
     /// that was used since `since`.
-    pub async fn is_session_open(
-        self,
-        session: &str,
-        since: Timestamp,
-    ) -> Result<bool, StoreError> {
+    pub async fn is_session_open(self, session: &str, since: Timestamp) -> Result<bool> {
         let principal = Principal::Session(session.into()).to_string();
         Ok(pool_value!(self.store,
             r#"select exists (select 1 from mcp_session
@@ -248,20 +232,17 @@ impl McpReads<'_> {
             since, session, principal))
     }
 
-    pub async fn subscriptions(
-        self,
-        id: &McpSessionId,
-    ) -> Result<Vec<(String, String)>, StoreError> {
+    pub async fn subscriptions(self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
         let rows = select_fields!(pool_all, self.store, { uri: String, stream: String },
             "select uri, stream from mcp_subscription where session_id = ? order by uri"; id);
         Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
     }
 
-    pub async fn call(self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+    pub async fn call(self, id: &CallId) -> Result<Option<CallRow>> {
         Ok(calls!(pool_one, self.store, "where call_id = ?"; id).map(CallRow::from))
     }
 
-    pub async fn open_calls(self) -> Result<Vec<CallRow>, StoreError> {
+    pub async fn open_calls(self) -> Result<Vec<CallRow>> {
         let raw = calls!(
             pool_all,
             self.store,
@@ -275,7 +256,7 @@ direct_row!(SourceListRow { name, project, fingerprint, tools, resources, templa
 direct_row!(SourceProcessRow { mark, pid, started, name, project, instance });
 
 impl SourceWrites<'_> {
-    pub async fn put_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
+    pub async fn put_list(&mut self, row: &SourceListRow) -> Result<()> {
         change!(self.tx,
             "insert into source_list (machine_id, name, project, fingerprint, tools, resources, templates, prompts, listed_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -288,7 +269,7 @@ impl SourceWrites<'_> {
     }
 
     /// Stores the definitions of a server that a person has approved.
-    pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
+    pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<()> {
         let SourcePinRow { list, told } = row;
         change!(self.tx,
             "insert into source_pin (machine_id, name, project, basis, tools, resources, templates, prompts, told,
@@ -302,7 +283,7 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
-    pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
+    pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<()> {
         change!(self.tx,
             "insert into source_state (machine_id, name, project, state, reason, next_action, attempt, next_at, since)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -315,7 +296,7 @@ impl SourceWrites<'_> {
     }
 
     /// Stores a process before the first request to it.
-    pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<(), StoreError> {
+    pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<()> {
         change!(self.tx,
             "insert into source_process (mark, machine_id, pid, started, name, project, instance, at)
             values (?, ?, ?, ?, ?, ?, ?, ?)";
@@ -325,7 +306,7 @@ impl SourceWrites<'_> {
     }
 
     /// Removes a process of which no descendant is left.
-    pub async fn delete_process(&mut self, mark: &str) -> Result<(), StoreError> {
+    pub async fn delete_process(&mut self, mark: &str) -> Result<()> {
         change!(self.tx, "delete from source_process where mark = ?"; mark);
         Ok(())
     }
@@ -333,13 +314,13 @@ impl SourceWrites<'_> {
 
 impl SourceReads<'_> {
     /// What the servers of this machine listed when they last worked.
-    pub async fn lists(self) -> Result<Vec<SourceListRow>, StoreError> {
+    pub async fn lists(self) -> Result<Vec<SourceListRow>> {
         Ok(pool_all!(
             "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?",
             SourceListRow, self.store; self.store.machine_id()))
     }
 
-    pub async fn pins(self) -> Result<Vec<SourcePinRow>, StoreError> {
+    pub async fn pins(self) -> Result<Vec<SourcePinRow>> {
         let rows = select_fields!(pool_all, self.store,
             {
                 name: String, project: String, basis: String, tools: String, resources: String,
@@ -363,7 +344,7 @@ impl SourceReads<'_> {
     }
 
     /// Processes of this machine that were started and whose end was not recorded.
-    pub async fn processes(self) -> Result<Vec<SourceProcessRow>, StoreError> {
+    pub async fn processes(self) -> Result<Vec<SourceProcessRow>> {
         Ok(pool_all!(
             r#"select mark, pid as "pid: u32", started, name, project, instance from source_process
             where machine_id = ?"#,

@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::{MemoryReads, MemoryWrites};
 use crate::{
-    MemoryFilter, PageSize, SoughtTerm, StoreError,
+    MemoryFilter, PageSize, Result, SoughtTerm,
     columns::{from_json, non_empty, to_json},
     read_query::read_page,
     statement::{
@@ -75,7 +75,7 @@ impl MemoryWrites<'_> {
         terms: &str,
         session_id: &str,
         shared: bool,
-    ) -> Result<Option<Memory>, StoreError> {
+    ) -> Result<Option<Memory>> {
         let project = memory.project.as_deref().unwrap_or_default();
         let known = memories!(select_one, self.tx,
             "where m.project = ?1 and m.category = ?2 and m.digest = ?3
@@ -101,7 +101,7 @@ impl MemoryWrites<'_> {
         &mut self,
         reader: &Reader,
         id: &MemoryId,
-    ) -> Result<Option<(String, bool)>, StoreError> {
+    ) -> Result<Option<(String, bool)>> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let row = select_fields!(select_one, self.tx, { session_id: String, is_readable: bool },
             r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), false) as "is_readable!: bool"
@@ -109,7 +109,7 @@ impl MemoryWrites<'_> {
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
-    pub async fn delete(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
+    pub async fn delete(&mut self, id: &MemoryId) -> Result<bool> {
         let id = id.as_str();
         let done = change!(self.tx, "delete from memory where memory_id = ?"; id);
         Ok(done > 0)
@@ -132,7 +132,7 @@ fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> 
 }
 
 impl MemoryReads<'_> {
-    pub async fn count(self) -> Result<i64, StoreError> {
+    pub async fn count(self) -> Result<i64> {
         Ok(pool_value!(
             self.store,
             r#"select coalesce(sum(memories), 0) as "count!: i64" from search_scope where name = ''"#
@@ -141,7 +141,7 @@ impl MemoryReads<'_> {
 
     /// For each term the number of memories that have it; unknown terms are left out. `terms` is a
     /// JSON array.
-    pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
+    pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>> {
         let rows = select_fields!(pool_all, self.store, { term: String, memories: i64 },
             r#"select t.term as "term!: String", t.memories as "memories!: i64"
             from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#;
@@ -158,7 +158,7 @@ impl MemoryReads<'_> {
         terms: &[SoughtTerm<'_>],
         filter: &MemoryFilter,
         limit: u32,
-    ) -> Result<Vec<(Memory, String)>, StoreError> {
+    ) -> Result<Vec<(Memory, String)>> {
         let lists = match reader.key() {
             None => self.postings(terms, limit).await?,
             Some(key) => self.readable_postings(key, reader.project(), terms).await?,
@@ -188,7 +188,7 @@ impl MemoryReads<'_> {
         self,
         terms: &[SoughtTerm<'_>],
         limit: u32,
-    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+    ) -> Result<Vec<(String, Vec<i64>)>> {
         let mut terms: Vec<&SoughtTerm<'_>> = terms.iter().collect();
         terms.sort_by(|a, b| a.memories.cmp(&b.memories).then(a.term.cmp(b.term)));
         let (mut left, mut chosen, mut frequent) = (limits::SEARCH_POSTINGS, Vec::new(), None);
@@ -230,7 +230,7 @@ impl MemoryReads<'_> {
         key: &str,
         project: Option<&str>,
         terms: &[SoughtTerm<'_>],
-    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+    ) -> Result<Vec<(String, Vec<i64>)>> {
         let terms: Vec<&str> = terms.iter().map(|term| term.term).collect();
         let terms = to_json(&terms);
         let lists = pool_value!(self.store,
@@ -276,7 +276,7 @@ impl MemoryReads<'_> {
         filter: &MemoryFilter,
         offset: u32,
         size: PageSize,
-    ) -> Result<(Vec<Memory>, i64), StoreError> {
+    ) -> Result<(Vec<Memory>, i64)> {
         let limit = size.limit();
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
         let total = if filter.is_all() {
@@ -297,7 +297,7 @@ impl MemoryReads<'_> {
         Ok((page.rows, total))
     }
 
-    async fn count_readable(self, reader: &Reader) -> Result<i64, StoreError> {
+    async fn count_readable(self, reader: &Reader) -> Result<i64> {
         let Some(key) = reader.key() else { return self.count().await };
         Ok(pool_value!(self.store,
             r#"select (
@@ -313,7 +313,7 @@ impl MemoryReads<'_> {
     }
 
     /// The number of memories that the reader may read and that pass the filter.
-    async fn count_of(self, reader: &Reader, filter: &MemoryFilter) -> Result<i64, StoreError> {
+    async fn count_of(self, reader: &Reader, filter: &MemoryFilter) -> Result<i64> {
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
         Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from memory m
@@ -334,7 +334,7 @@ impl MemoryReads<'_> {
         project: &str,
         least: f64,
         limit: u32,
-    ) -> Result<Vec<Memory>, StoreError> {
+    ) -> Result<Vec<Memory>> {
         let rows = memories!(pool_all, self.store,
             "where m.id in (
                 select id from (
@@ -360,7 +360,7 @@ mod tests {
     use svc_model::{Ids, text};
 
     use super::*;
-    use crate::testing::TestStore;
+    use crate::{job, testing::TestStore};
 
     #[tokio::test]
     async fn the_memory_index_agrees_with_the_table() {
@@ -378,13 +378,12 @@ mod tests {
                 created_at: Timestamp::from_millis(1),
             };
             let terms = text::terms(content);
-            let done: Result<_, StoreError> = at
+            let done: Result<_> = at
                 .store
-                .write(move |tx| {
-                    Box::pin(async move {
-                        tx.memories().insert(&memory, &memory.content, &terms, "s", false).await
-                    })
-                })
+                .write(job!(|tx| tx
+                    .memories()
+                    .insert(&memory, &memory.content, &terms, "s", false)
+                    .await))
                 .await;
             assert_eq!(done.unwrap(), None);
         }
@@ -409,10 +408,7 @@ mod tests {
             .unwrap();
         assert_eq!((all.len(), total, at.store.memories().count().await.unwrap()), (2, 2, 2));
         let id = all[1].id.clone();
-        let gone: Result<bool, StoreError> = at
-            .store
-            .write(move |tx| Box::pin(async move { tx.memories().delete(&id).await }))
-            .await;
+        let gone: Result<bool> = at.store.write(job!(|tx| tx.memories().delete(&id).await)).await;
         assert!(gone.unwrap());
         assert_eq!((found("clock").await, found("cach").await), ((0, 0), (1, 1)));
     }

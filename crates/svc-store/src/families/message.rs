@@ -8,7 +8,7 @@ use svc_model::{
 
 use super::{MessageReads, MessageWrites};
 use crate::{
-    DeliveryTerms, ListedMessage, MessageRow, PageSize, RowPage, StoreError,
+    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage,
     columns::to_json,
     read_query::read_page,
     statement::{
@@ -121,7 +121,7 @@ impl MessageWrites<'_> {
         sent_by: &str,
         idempotency_key: Option<&str>,
         terms: DeliveryTerms,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let (id, to) = (message.id.as_str(), message.to_peer.as_str());
         let bytes = row_bytes(&message.text);
         let provenance = message.provenance.as_ref();
@@ -141,7 +141,7 @@ impl MessageWrites<'_> {
 
     /// Stores a text that several messages share; returns its id. Removed with the last of these
     /// messages.
-    pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64, StoreError> {
+    pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64> {
         Ok(select_value!(self.tx,
             r#"insert into message_text (text) values (?) returning id as "id!""#; text))
     }
@@ -154,7 +154,7 @@ impl MessageWrites<'_> {
         copies: &[(MessageId, PeerId)],
         (text_id, sent_by): (i64, &str),
         (idempotency_key, no_wake): (Option<&str>, bool),
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let (list, bytes) = (to_json(copies), row_bytes(&message.text));
         let provenance = message.provenance.as_ref();
         let tool = provenance.map(|it| it.source_tool);
@@ -176,7 +176,7 @@ impl MessageWrites<'_> {
         ids: &[MessageId],
         states: &[DeliveryState],
         reason: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if let [id] = ids {
             for state in states {
                 change!(self.tx,
@@ -194,7 +194,7 @@ impl MessageWrites<'_> {
     }
 
     /// Records how messages were offered (`via`). The last call counts, and clears the reason.
-    pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<(), StoreError> {
+    pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
             "update message_state set via = ?, reason = null
@@ -210,7 +210,7 @@ impl MessageWrites<'_> {
         ids: &[MessageId],
         states: &[DeliveryState],
         reason: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let Some(last) = states.last() else { return Ok(()) };
         self.note_states(ids, states, reason).await?;
         let done = if let [id] = ids {
@@ -224,11 +224,11 @@ impl MessageWrites<'_> {
         all_changed(done, ids.len(), "message")
     }
 
-    pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
+    pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(select_one, self.tx, "where message_id = ?"; id).map(Message::from))
     }
 
-    pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
+    pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>> {
         Ok(select_all!(
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
@@ -243,7 +243,7 @@ impl MessageWrites<'_> {
         to: &PeerId,
         asker: &[&str],
         correlation_id: &str,
-    ) -> Result<Option<Message>, StoreError> {
+    ) -> Result<Option<Message>> {
         let (to, asker) = (to.as_str(), to_json(asker));
         let by_id = messages!(select_one, self.tx,
             "where message_id = ? and to_peer = ? and from_peer in (select value from json_each(?))";
@@ -258,18 +258,13 @@ impl MessageWrites<'_> {
         .map(Message::from))
     }
 
-    pub async fn by_key(
-        &mut self,
-        from: &str,
-        to: &PeerId,
-        key: &str,
-    ) -> Result<Option<Message>, StoreError> {
+    pub async fn by_key(&mut self, from: &str, to: &PeerId, key: &str) -> Result<Option<Message>> {
         Ok(messages!(select_one, self.tx,
             "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key)
         .map(Message::from))
     }
 
-    pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>, StoreError> {
+    pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id";
             from, key)))
@@ -281,7 +276,7 @@ impl MessageWrites<'_> {
         from: &str,
         receivers: &[PeerId],
         key: &str,
-    ) -> Result<Vec<PeerId>, StoreError> {
+    ) -> Result<Vec<PeerId>> {
         let receivers = to_json(receivers);
         Ok(select_values!(self.tx,
             r#"select to_peer as "to_peer!: PeerId" from message
@@ -291,11 +286,7 @@ impl MessageWrites<'_> {
 
     /// Records whether the receiver's turn begins with these messages. If so, the turn's final text
     /// answers the questions among them.
-    pub async fn note_turn(
-        &mut self,
-        ids: &[MessageId],
-        begins_turn: bool,
-    ) -> Result<(), StoreError> {
+    pub async fn note_turn(&mut self, ids: &[MessageId], begins_turn: bool) -> Result<()> {
         let list = to_json(ids);
         change!(self.tx,
             "update message set begins_turn = iif(type = 'query' and ?1, 1, 0), wakes = iif(wakes = 1 or ?1, 1, 0)
@@ -304,7 +295,7 @@ impl MessageWrites<'_> {
     }
 
     /// The questions with which the receiver's current turn began, in order, with empty texts.
-    pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
+    pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>> {
         Ok(messages_of(select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
@@ -316,11 +307,7 @@ impl MessageWrites<'_> {
 
     /// Records that nobody will answer these questions, and why. They are no longer open; their
     /// state does not change.
-    pub async fn close_questions(
-        &mut self,
-        ids: &[MessageId],
-        reason: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn close_questions(&mut self, ids: &[MessageId], reason: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
             "update message set came_to_nothing = 1 where message_id in (select value from json_each(?))";
@@ -333,23 +320,19 @@ impl MessageWrites<'_> {
     }
 
     /// The number of the turn that a message begins, if it is a reply to a reply.
-    pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>, StoreError> {
+    pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>> {
         Ok(select_value!(self.tx,
             r#"select max(turn) as "turn: u32" from message where message_id = ?"#; id))
     }
 }
 
 impl MessageReads<'_> {
-    pub async fn get(self, id: &MessageId) -> Result<Option<Message>, StoreError> {
+    pub async fn get(self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(read_one, self.store, "where message_id = ?"; id).map(Message::from))
     }
 
     /// The first answer of a peer to a message, or the notice that there is none.
-    pub async fn answer_to(
-        self,
-        question: &MessageId,
-        from: &PeerId,
-    ) -> Result<Option<Message>, StoreError> {
+    pub async fn answer_to(self, question: &MessageId, from: &PeerId) -> Result<Option<Message>> {
         Ok(messages!(pool_one, self.store,
             "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1";
             question, from).map(Message::from))
@@ -357,7 +340,7 @@ impl MessageReads<'_> {
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
-    pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
+    pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(pool_values!(self.store,
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
             where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#;
@@ -365,7 +348,7 @@ impl MessageReads<'_> {
     }
 
     /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
-    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<Message>, StoreError> {
+    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<Message>> {
         let rows = messages!(pool_page, self.store,
             "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2";
             prefix, limit);
@@ -374,7 +357,7 @@ impl MessageReads<'_> {
         Ok(read_page(rows, PageSize::rows(limit), message, |message| message).await?.rows)
     }
 
-    pub async fn latest_to_operator(self) -> Result<Option<MessageId>, StoreError> {
+    pub async fn latest_to_operator(self) -> Result<Option<MessageId>> {
         Ok(pool_find_value!(
             self.store,
             r#"select message_id as "message_id!: MessageId" from message
@@ -382,7 +365,7 @@ impl MessageReads<'_> {
         ))
     }
 
-    pub async fn deliveries(self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
+    pub async fn deliveries(self, id: &MessageId) -> Result<Vec<Delivery>> {
         let mut states = pool_all!(
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
@@ -399,7 +382,7 @@ impl MessageReads<'_> {
         before: Option<i64>,
         characters: u32,
         size: PageSize,
-    ) -> Result<RowPage<ListedMessage>, StoreError> {
+    ) -> Result<RowPage<ListedMessage>> {
         let MessageFilter { peer, state, kind, open } = filter;
         // As bytes: SQLite's text functions stop at a NUL character. A character has at most four
         // bytes.
@@ -472,7 +455,7 @@ impl MessageReads<'_> {
         peer: &PeerId,
         before: Option<i64>,
         size: PageSize,
-    ) -> Result<RowPage<MessageRow>, StoreError> {
+    ) -> Result<RowPage<MessageRow>> {
         let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
         let rows = messages!(pool_page, self.store,
             "where id in (
@@ -490,7 +473,7 @@ impl MessageReads<'_> {
         other: &PeerId,
         before: Option<i64>,
         size: PageSize,
-    ) -> Result<RowPage<MessageRow>, StoreError> {
+    ) -> Result<RowPage<MessageRow>> {
         let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
         let rows = messages!(pool_page, self.store,
             "where id in (

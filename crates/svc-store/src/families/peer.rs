@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{PeerReads, PeerWrites};
 use crate::{
-    PageSize, PeerRow, RowPage, StoreError,
+    PageSize, PeerRow, Result, RowPage, StoreError,
     columns::to_json,
     read_query::read_page,
     statement::{
@@ -48,7 +48,7 @@ direct_row! {
 impl TryFrom<RawPeer> for PeerRow {
     type Error = StoreError;
 
-    fn try_from(raw: RawPeer) -> Result<Self, StoreError> {
+    fn try_from(raw: RawPeer) -> Result<Self> {
         let bad = |why: String| StoreError::BadRow { table: "peer", id: raw.peer_id.clone(), why };
         let metadata: Option<BTreeMap<String, String>> = raw
             .metadata
@@ -113,22 +113,18 @@ macro_rules! peers {
 impl PeerWrites<'_> {
     /// The client's permission mode, in the client's own words: whether it asks its person before
     /// it uses tools.
-    pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>, StoreError> {
+    pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>> {
         Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?"; id).flatten())
     }
 
-    pub async fn note_permission_mode(
-        &mut self,
-        id: &PeerId,
-        mode: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn note_permission_mode(&mut self, id: &PeerId, mode: &str) -> Result<()> {
         change!(self.tx,
             "update peer set permission_mode = ?1 where peer_id = ?2 and permission_mode is not ?1";
             mode, id);
         Ok(())
     }
 
-    pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>> {
         row_of(peers!(select_one, self.tx, "where peer_id = ?"; id))
     }
 
@@ -142,7 +138,7 @@ impl PeerWrites<'_> {
         path: &str,
         tmux_pane: &str,
         owner: Option<&str>,
-    ) -> Result<Option<PeerRow>, StoreError> {
+    ) -> Result<Option<PeerRow>> {
         let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
             peers!(select_one, self.tx,
@@ -159,7 +155,7 @@ impl PeerWrites<'_> {
     /// The peer that stands for a session: registered with that session id, or by its own
     /// principal; of several, the latest. A session whose id merely equals a principal's key does
     /// not get that principal's peer.
-    pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(select_one, self.tx,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
@@ -173,7 +169,7 @@ impl PeerWrites<'_> {
         &mut self,
         session: &str,
         owner: &str,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from peer
                 where session_id = ?1 collate nocase and session_id <> ?1
@@ -182,7 +178,7 @@ impl PeerWrites<'_> {
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
-    pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(select_one, self.tx,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
@@ -190,11 +186,7 @@ impl PeerWrites<'_> {
 
     /// Peers of open sessions of this client which hooks reported and which no hosted agent has, at
     /// most `limit`: free ones first, then the latest seen.
-    pub async fn attended(
-        &mut self,
-        backend: &str,
-        limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn attended(&mut self, backend: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(select_all, self.tx,
             "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
@@ -204,14 +196,14 @@ impl PeerWrites<'_> {
     }
 
     /// Peers that the operator acts as, the latest seen first.
-    pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
+    pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>> {
         let ids = select_values!(self.tx,
             r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
             order by last_seen desc limit ?"#; limit);
         Ok(ids.into_iter().map(PeerId::from).collect())
     }
 
-    pub async fn put(&mut self, row: &PeerRow) -> Result<(), StoreError> {
+    pub async fn put(&mut self, row: &PeerRow) -> Result<()> {
         let peer = &row.peer;
         let id = peer.peer_id.as_str();
         let path = peer.path.as_deref().unwrap_or_default();
@@ -243,7 +235,7 @@ impl PeerWrites<'_> {
     }
 
     /// Stores the fields that heartbeats and time change: state and last contact.
-    pub async fn touch(&mut self, peer: &Peer) -> Result<(), StoreError> {
+    pub async fn touch(&mut self, peer: &Peer) -> Result<()> {
         let id = peer.peer_id.as_str();
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let done = change!(self.tx,
@@ -252,18 +244,14 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    pub async fn set_open_calls(
-        &mut self,
-        id: &PeerId,
-        calls: &OpenCalls,
-    ) -> Result<(), StoreError> {
+    pub async fn set_open_calls(&mut self, id: &PeerId, calls: &OpenCalls) -> Result<()> {
         let (id, calls) = (id.as_str(), to_json(calls));
         let done = change!(self.tx, "update peer set open_calls = ? where peer_id = ?"; calls, id);
         changed(done, "peer", id)
     }
 
     /// Whether another session that has not ended runs in the process of a peer.
-    pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool, StoreError> {
+    pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (
                 select 1 from peer own
@@ -274,14 +262,14 @@ impl PeerWrites<'_> {
             ) as "shares!: bool""#; id))
     }
 
-    pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
+    pub async fn forget_process(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx,
             "update peer set pid = null, process_started = null, machine_id = '' where peer_id = ?";
             id);
         changed(done, "peer", id)
     }
 
-    pub async fn delete(&mut self, id: &PeerId) -> Result<(), StoreError> {
+    pub async fn delete(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx, "delete from peer where peer_id = ?"; id);
         changed(done, "peer", id)
     }
@@ -293,7 +281,7 @@ impl PeerWrites<'_> {
         circle: Option<&str>,
         from: &str,
         key: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64> {
         let receivers = select_value!(self.tx,
             r#"select count(*) as "receivers!: i64" from peer
             where (?1 is null or circle = ?1) and peer_id <> ?2
@@ -317,7 +305,7 @@ impl PeerWrites<'_> {
         circle: Option<&str>,
         after: Option<&PeerId>,
         limit: u32,
-    ) -> Result<Vec<(PeerId, PeerStatus)>, StoreError> {
+    ) -> Result<Vec<(PeerId, PeerStatus)>> {
         let after = after.map_or("", PeerId::as_str);
         let rows = select_fields!(select_all, self.tx, { peer_id: String, status: PeerStatus },
             r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
@@ -333,7 +321,7 @@ impl PeerWrites<'_> {
     }
 
     /// Whether a peer is that of a live hosted agent, whose messages become turns.
-    pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool, StoreError> {
+    pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (
                 select 1 from peer p join agent a on a.session_key = p.owner and a.ended_at is null
@@ -343,11 +331,11 @@ impl PeerWrites<'_> {
 }
 
 impl PeerReads<'_> {
-    pub async fn get(self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn get(self, id: &PeerId) -> Result<Option<PeerRow>> {
         row_of(peers!(read_one, self.store, "where peer_id = ?"; id))
     }
 
-    pub async fn of_session(self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_session(self, session: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(read_one, self.store,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
@@ -357,7 +345,7 @@ impl PeerReads<'_> {
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
-    pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(read_one, self.store,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
@@ -365,7 +353,7 @@ impl PeerReads<'_> {
 
     /// The session of a client's process, among those whose peers the operator registered; of
     /// several, the latest seen.
-    pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
+    pub async fn session_of_process(self, pid: u32) -> Result<Option<String>> {
         Ok(pool_find_value!(self.store,
             "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
                 and status <> 'offline'
@@ -373,7 +361,7 @@ impl PeerReads<'_> {
     }
 
     /// Peers with exactly this name, in list order, at most `limit`.
-    pub async fn named(self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn named(self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where display_name = ? order by status_rank, display_name, peer_id limit ?";
             name, limit))
@@ -385,7 +373,7 @@ impl PeerReads<'_> {
         self,
         before: Option<(Timestamp, &PeerId)>,
         limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+    ) -> Result<Vec<PeerRow>> {
         let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id.as_str()));
         rows_of(peers!(pool_all, self.store,
             "where role <> 'human' and (session_id <> '' or owner is not null)
@@ -395,7 +383,7 @@ impl PeerReads<'_> {
     }
 
     /// Peers whose ids begin with `prefix`, in list order, at most `limit`.
-    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2";
             prefix, limit))
@@ -403,11 +391,7 @@ impl PeerReads<'_> {
 
     /// Peers with this session id, ignoring case, and a peer without a session whose own id it is;
     /// in list order, at most `limit`.
-    pub async fn of_session_key(
-        self,
-        session_id: &str,
-        limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn of_session_key(self, session_id: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(read_all, self.store,
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
             order by status_rank, display_name, peer_id limit ?2"; session_id, limit))
@@ -422,7 +406,7 @@ impl PeerReads<'_> {
         is_living: bool,
         after: Option<&(i64, String, String)>,
         size: PageSize,
-    ) -> Result<RowPage<PeerRow>, StoreError> {
+    ) -> Result<RowPage<PeerRow>> {
         let limit = size.limit();
         let (rank, name, id) = match after {
             Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
@@ -446,11 +430,7 @@ impl PeerReads<'_> {
     /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
     /// clock was set back), or in a process that may have exited. Leaves out those in processes of
     /// another machine, whose state only that machine's daemon knows.
-    pub async fn stale(
-        self,
-        before: Timestamp,
-        now: Timestamp,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn stale(self, before: Timestamp, now: Timestamp) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and machine_id in ('', ?3)
                 and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)";
@@ -458,7 +438,7 @@ impl PeerReads<'_> {
     }
 
     /// Peers of this client on this machine whose process is known and that are reachable.
-    pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
                 and process_started is not null and session_id <> '' and machine_id = ?";
@@ -466,14 +446,14 @@ impl PeerReads<'_> {
     }
 
     /// Like [`Self::in_processes`], only those in the state `waiting`.
-    pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''
                 and machine_id = ?"; backend, self.store.machine_id()))
     }
 
     /// Peers of processes and of live hosted agents on a machine, unless they are offline.
-    pub async fn on_machine(self, machine: &MachineId) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn on_machine(self, machine: &MachineId) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and (machine_id = ?1 or owner in (
                 select session_key from agent where machine_id = ?1 and ended_at is null
@@ -481,7 +461,7 @@ impl PeerReads<'_> {
     }
 
     /// Peers whose vendor rejects them because of a usage limit.
-    pub async fn limited(self) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn limited(self) -> Result<Vec<PeerRow>> {
         rows_of(peers!(
             pool_all,
             self.store,
@@ -491,7 +471,7 @@ impl PeerReads<'_> {
 
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
-    pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn longest_silence(self) -> Result<Option<Timestamp>> {
         Ok(pool_value!(
             self.store,
             r#"select min(last_seen) as "at: Timestamp" from peer

@@ -4,7 +4,7 @@ use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name
 
 use super::{ProjectReads, ProjectWrites};
 use crate::{
-    FolderDecision, PageSize, RowPage, StoreError,
+    FolderDecision, PageSize, Result, RowPage,
     read_query::read_page,
     statement::{
         change, direct_row, find_value, pool_values, read_all, read_one, select_fields, select_one,
@@ -36,36 +36,32 @@ macro_rules! decisions {
 
 impl ProjectReads<'_> {
     /// The project that was decided for a folder of this machine.
-    pub async fn decision(self, folder: &str) -> Result<Option<FolderDecision>, StoreError> {
+    pub async fn decision(self, folder: &str) -> Result<Option<FolderDecision>> {
         let here = self.store.machine_id();
         Ok(decisions!(read_one, self.store, "where machine_id = ? and folder = ?"; here, folder))
     }
 
-    pub async fn of_alias(self, name: &str) -> Result<Option<String>, StoreError> {
+    pub async fn of_alias(self, name: &str) -> Result<Option<String>> {
         let row = select_fields!(read_one, self.store, { project: String },
             "select project from project_alias where name = ?"; name);
         Ok(row.map(|row| row.project))
     }
 
-    pub async fn aliases(self, project: &str) -> Result<Vec<String>, StoreError> {
+    pub async fn aliases(self, project: &str) -> Result<Vec<String>> {
         let rows = select_fields!(read_all, self.store, { name: String },
             "select name from project_alias where project = ? order by name"; project);
         Ok(rows.into_iter().map(|row| row.name).collect())
     }
 
     /// The folders of a project on this machine, the last used first.
-    pub async fn folders_here(self, project: &str, limit: u32) -> Result<Vec<String>, StoreError> {
+    pub async fn folders_here(self, project: &str, limit: u32) -> Result<Vec<String>> {
         Ok(pool_values!(self.store,
             "select folder from project_folder where project = ? and machine_id = ?
             order by used_at desc, folder limit ?"; project, self.store.machine_id(), limit))
     }
 
     /// The folders of a project on all machines, the last used first.
-    pub async fn folders(
-        self,
-        project: &str,
-        limit: u32,
-    ) -> Result<Vec<ProjectFolder>, StoreError> {
+    pub async fn folders(self, project: &str, limit: u32) -> Result<Vec<ProjectFolder>> {
         let rows = read_all!(
             r#"select f.machine_id as "machine_id!: MachineId", m.name as "machine!", f.folder as "folder!",
                 f.decided_at as "decided_at: Timestamp", f.used_at as "used_at!: Timestamp"
@@ -84,11 +80,7 @@ impl ProjectReads<'_> {
         Ok(rows.into_iter().map(folder).collect())
     }
 
-    pub async fn list(
-        self,
-        after: Option<&str>,
-        size: PageSize,
-    ) -> Result<RowPage<String>, StoreError> {
+    pub async fn list(self, after: Option<&str>, size: PageSize) -> Result<RowPage<String>> {
         let limit = size.limit();
         let rows = select_fields!(pool_page, self.store, { project: String },
             r#"select distinct project as "project!" from project_folder
@@ -106,7 +98,7 @@ impl ProjectWrites<'_> {
         folder: &str,
         main: Option<&str>,
         name: Option<&str>,
-    ) -> Result<String, StoreError> {
+    ) -> Result<String> {
         let of_main = match main {
             Some(main) => Some(self.decide_one(main, None, name).await?),
             None => None,
@@ -119,7 +111,7 @@ impl ProjectWrites<'_> {
         folder: &str,
         of_main: Option<String>,
         name: Option<&str>,
-    ) -> Result<String, StoreError> {
+    ) -> Result<String> {
         let known = self.decision(folder).await?;
         let project = match (known, of_main, name) {
             (Some(known), ..) if known.decided_at.is_some() => return Ok(known.project),
@@ -148,7 +140,7 @@ impl ProjectWrites<'_> {
         folder: &str,
         main: Option<&str>,
         name: Option<&str>,
-    ) -> Result<MovedFolder, StoreError> {
+    ) -> Result<MovedFolder> {
         let from = self.decide(folder, main, name).await?;
         let moved = |project: String, alias| MovedFolder {
             folder: folder.to_owned(),
@@ -175,7 +167,7 @@ impl ProjectWrites<'_> {
         Ok(moved(project, None))
     }
 
-    pub async fn touch(&mut self, folder: &str) -> Result<(), StoreError> {
+    pub async fn touch(&mut self, folder: &str) -> Result<()> {
         change!(self.tx,
             "update project_folder set used_at = ? where machine_id = ? and folder = ?";
             self.tx.now, self.tx.machine, folder);
@@ -183,23 +175,19 @@ impl ProjectWrites<'_> {
     }
 
     /// The folders of a project on this machine, the last used first.
-    pub async fn folders_here(
-        &mut self,
-        project: &str,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn folders_here(&mut self, project: &str, limit: u32) -> Result<Vec<String>> {
         Ok(select_values!(self.tx,
             "select folder from project_folder where project = ? and machine_id = ?
             order by used_at desc, folder limit ?"; project, self.tx.machine, limit))
     }
 
     /// The project that was decided for a folder of this machine.
-    pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>, StoreError> {
+    pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>> {
         Ok(decisions!(select_one, self.tx,
             "where machine_id = ? and folder = ?"; self.tx.machine, folder))
     }
 
-    async fn put(&mut self, folder: &str, project: &str) -> Result<(), StoreError> {
+    async fn put(&mut self, folder: &str, project: &str) -> Result<()> {
         change!(self.tx,
             "insert into project_folder (machine_id, folder, project, decided_at, used_at)
             values (?1, ?2, ?3, ?4, ?4)
@@ -209,24 +197,24 @@ impl ProjectWrites<'_> {
         Ok(())
     }
 
-    async fn add_alias(&mut self, name: &str, project: &str) -> Result<(), StoreError> {
+    async fn add_alias(&mut self, name: &str, project: &str) -> Result<()> {
         change!(self.tx, "insert into project_alias (name, project) values (?, ?)"; name, project);
         Ok(())
     }
 
-    async fn of_name(&mut self, name: &str) -> Result<String, StoreError> {
+    async fn of_name(&mut self, name: &str) -> Result<String> {
         let known = find_value!(self.tx, "select project from project_alias where name = ?"; name);
         Ok(known.unwrap_or_else(|| name.to_owned()))
     }
 
-    async fn is_taken(&mut self, name: &str) -> Result<bool, StoreError> {
+    async fn is_taken(&mut self, name: &str) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from project_alias where name = ?1)
                 or exists (select 1 from project_folder where project = ?1) as "taken!: bool""#;
             name))
     }
 
-    async fn has_remote(&mut self, project: &str) -> Result<bool, StoreError> {
+    async fn has_remote(&mut self, project: &str) -> Result<bool> {
         if is_remote_name(project) {
             return Ok(true);
         }
@@ -239,7 +227,7 @@ impl ProjectWrites<'_> {
     /// The project of a folder without a remote or commit. Rows from before machines were recorded
     /// have the plain folders of the first machine, so other machines put their id before the
     /// folder.
-    async fn nameless(&mut self, folder: &str) -> Result<String, StoreError> {
+    async fn nameless(&mut self, folder: &str) -> Result<String> {
         let here = self.tx.machine_id().clone();
         let is_first = select_value!(self.tx,
             r#"select coalesce((select machine_id from machine order by first_seen, machine_id limit 1) = ?, true)
@@ -258,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        OpenOptions, Store,
+        OpenOptions, Store, job,
         sqlite::{file::writer_options, migrate},
         testing::TestStore,
     };
@@ -271,9 +259,7 @@ mod tests {
         main: Option<&'static str>,
         name: Option<&'static str>,
     ) -> String {
-        let decided = store.write(move |tx| {
-            Box::pin(async move { tx.projects().decide(folder, main, name).await })
-        });
+        let decided = store.write(job!(|tx| tx.projects().decide(folder, main, name).await));
         decided.await.unwrap()
     }
 
@@ -283,9 +269,7 @@ mod tests {
         main: Option<&'static str>,
         name: Option<&'static str>,
     ) -> (String, Option<String>) {
-        let moved = store.write(move |tx| {
-            Box::pin(async move { tx.projects().follow(folder, main, name).await })
-        });
+        let moved = store.write(job!(|tx| tx.projects().follow(folder, main, name).await));
         let moved = moved.await.unwrap();
         (moved.project, moved.alias)
     }

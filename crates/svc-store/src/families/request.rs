@@ -7,7 +7,7 @@ use svc_model::{
 
 use super::{RequestReads, RequestWrites};
 use crate::{
-    PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError,
+    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, StoreError,
     columns::{from_json, to_json},
     read_query::read_page,
     statement::{
@@ -41,7 +41,7 @@ direct_row! {
 impl TryFrom<RawRequest> for RequestRow {
     type Error = StoreError;
 
-    fn try_from(raw: RawRequest) -> Result<Self, StoreError> {
+    fn try_from(raw: RawRequest) -> Result<Self> {
         let options: Vec<RequestOption> =
             serde_json::from_str(&raw.options).map_err(|error| StoreError::BadRow {
                 table: "request",
@@ -103,31 +103,31 @@ macro_rules! requests {
 }
 
 impl RequestWrites<'_> {
-    pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
+    pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
         let id = id.as_str();
         row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id))
     }
 
-    pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>, StoreError> {
+    pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>> {
         let id = agent.as_str();
         rows_of(requests!(select_all, self.tx,
             "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; id))
     }
 
-    pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>, StoreError> {
+    pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>> {
         rows_of(requests!(select_all, self.tx,
             "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at";
             session))
     }
 
-    pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>, StoreError> {
+    pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>> {
         row_of(requests!(select_one, self.tx,
             "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1";
             session))
     }
 
     /// Stores a request; returns whether it is new.
-    pub async fn insert(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
+    pub async fn insert(&mut self, row: &RequestRow) -> Result<bool> {
         let id = row.request_id.as_str();
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
         let created_by = row.owned.owner.as_ref().map(Principal::to_string).unwrap_or_default();
@@ -144,7 +144,7 @@ impl RequestWrites<'_> {
     }
 
     /// Stores the question and the options of an open request.
-    pub async fn describe(&mut self, row: &RequestRow) -> Result<(), StoreError> {
+    pub async fn describe(&mut self, row: &RequestRow) -> Result<()> {
         let id = row.request_id.as_str();
         let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
         let prompt = row.prompt.as_ref().map(to_json);
@@ -161,7 +161,7 @@ impl RequestWrites<'_> {
         &mut self,
         id: &AgentRequestId,
         answer: &RequestAnswerRow,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let (key, answering) = (id.as_str(), to_json(answer));
         let done = change!(self.tx,
             "update request set answering = ? where request_id = ? and closed_at is null and answering is null";
@@ -170,7 +170,7 @@ impl RequestWrites<'_> {
     }
 
     /// Clears the answer of an open request, because its client was not given it.
-    pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<(), StoreError> {
+    pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<()> {
         let key = id.as_str();
         change!(self.tx,
             "update request set answering = null where request_id = ? and closed_at is null"; key);
@@ -182,7 +182,7 @@ impl RequestWrites<'_> {
         &mut self,
         id: &AgentRequestId,
         options: &[RequestOption],
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let (key, options) = (id.as_str(), to_json(&options));
         let done = change!(self.tx,
             "update request set options = ? where request_id = ? and closed_at is null";
@@ -191,7 +191,7 @@ impl RequestWrites<'_> {
     }
 
     /// Takes the options from an open request: nobody can answer it here any more.
-    pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool, StoreError> {
+    pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool> {
         let key = id.as_str();
         let done = change!(self.tx,
             "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'";
@@ -200,11 +200,7 @@ impl RequestWrites<'_> {
     }
 
     /// Stores another answer to a request that is over: the one on record was wrong.
-    pub async fn correct(
-        &mut self,
-        id: &AgentRequestId,
-        answer: &RequestAnswerRow,
-    ) -> Result<(), StoreError> {
+    pub async fn correct(&mut self, id: &AgentRequestId, answer: &RequestAnswerRow) -> Result<()> {
         let (key, words) = (id.as_str(), words(answer));
         let done = change!(self.tx,
             "update request set option_id = ?, answered_by = ?, answering = ? \
@@ -213,11 +209,7 @@ impl RequestWrites<'_> {
         changed(done, "request", key)
     }
 
-    pub async fn close(
-        &mut self,
-        id: &AgentRequestId,
-        answer: &RequestAnswerRow,
-    ) -> Result<(), StoreError> {
+    pub async fn close(&mut self, id: &AgentRequestId, answer: &RequestAnswerRow) -> Result<()> {
         let (key, words) = (id.as_str(), words(answer));
         let done = change!(self.tx,
             "update request set closed_at = ?, option_id = ?, answered_by = ?, answering = ? \
@@ -228,7 +220,7 @@ impl RequestWrites<'_> {
 }
 
 impl RequestReads<'_> {
-    pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
+    pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
         let id = id.as_str();
         row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id))
     }
@@ -240,7 +232,7 @@ impl RequestReads<'_> {
         open: bool,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
-    ) -> Result<RowPage<RequestRow>, StoreError> {
+    ) -> Result<RowPage<RequestRow>> {
         let limit = size.limit();
         let (at, id) = match before {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
@@ -255,7 +247,7 @@ impl RequestReads<'_> {
     }
 
     /// Open requests whose deadline is past, of agents on this machine.
-    pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
+    pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>> {
         rows_of(requests!(pool_all, self.store,
             "where r.closed_at is null and r.deadline <= ?
                 and r.agent_id in (select agent_id from agent where machine_id = ?)
@@ -263,7 +255,7 @@ impl RequestReads<'_> {
     }
 
     /// Open requests of attended sessions, the oldest first.
-    pub async fn open_prompts(self) -> Result<Vec<RequestRow>, StoreError> {
+    pub async fn open_prompts(self) -> Result<Vec<RequestRow>> {
         rows_of(requests!(
             pool_all,
             self.store,

@@ -8,7 +8,7 @@ use svc_model::{
 
 use super::{SearchReads, SearchWrites, journal::ghaps_at};
 use crate::{
-    Frequencies, SearchCandidate, SearchFilter, StoreError,
+    Frequencies, Result, SearchCandidate, SearchFilter, StoreError,
     columns::{from_json, to_json},
     read_query::ReaderConnection,
     statement::{
@@ -26,7 +26,7 @@ direct_row! {
 impl TryFrom<RawFrequencies> for Frequencies {
     type Error = StoreError;
 
-    fn try_from(raw: RawFrequencies) -> Result<Self, StoreError> {
+    fn try_from(raw: RawFrequencies) -> Result<Self> {
         Ok((raw.all, from_json(&raw.each)?))
     }
 }
@@ -46,13 +46,13 @@ macro_rules! frequencies {
 }
 
 impl SearchWrites<'_> {
-    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
         frequencies!(select_row, self.tx; terms).try_into()
     }
 
     /// Writes the terms of a resolved record. Active records are not in the index.
-    pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+    pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<()> {
         if ghap.status == GhapStatus::Active {
             return Ok(());
         }
@@ -76,7 +76,7 @@ pub struct SearchIndex {
 }
 
 impl SearchReads<'_> {
-    pub async fn index(self) -> Result<SearchIndex, StoreError> {
+    pub async fn index(self) -> Result<SearchIndex> {
         Ok(SearchIndex { conn: self.store.readers.acquire().await? })
     }
 }
@@ -84,7 +84,7 @@ impl SearchReads<'_> {
 impl SearchIndex {
     /// The number of searchable records, and for each term the number of records that have it;
     /// unknown terms are left out.
-    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
         let raw = frequencies!(pool_row, self.conn; terms);
         raw.try_into()
@@ -97,7 +97,7 @@ impl SearchIndex {
         &mut self,
         terms: &[&str],
         parts: &[(&str, String)],
-    ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
+    ) -> Result<(Frequencies, Vec<(String, String)>)> {
         let (terms, parts) = (to_json(terms), to_json(parts));
         // In one statement: the switch to SQLite's thread and back costs as much as a look-up.
         let row = select_fields!(pool_row, self.conn, { all: i64, each: String, like: String },
@@ -139,7 +139,7 @@ impl SearchIndex {
         reader: &Reader,
         terms: &[&str],
         filter: &SearchFilter,
-    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+    ) -> Result<Vec<(String, Vec<i64>)>> {
         let terms = to_json(terms);
         if let Some(key) = reader.key() {
             return self.readable_postings(key, reader.project(), &terms, filter).await;
@@ -166,7 +166,7 @@ impl SearchIndex {
         project: Option<&str>,
         terms: &str,
         filter: &SearchFilter,
-    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+    ) -> Result<Vec<(String, Vec<i64>)>> {
         let row = select_fields!(pool_row, self.conn, { of_project: String, own: String },
             r#"select (
                 select json_group_array(json_array(j.value, (
@@ -219,7 +219,7 @@ impl SearchIndex {
         term: &str,
         filter: &SearchFilter,
         limit: usize,
-    ) -> Result<Vec<i64>, StoreError> {
+    ) -> Result<Vec<i64>> {
         let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
         Ok(pool_values!(self.conn,
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
@@ -232,7 +232,7 @@ impl SearchIndex {
     }
 
     /// Records by their row ids, with their terms.
-    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
+    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>> {
         let ids = to_json(ids);
         let candidates = pool_value!(self.conn,
             r#"select json_group_array(json_array(
@@ -245,7 +245,7 @@ impl SearchIndex {
     }
 
     /// Complete records by their row ids, in any order.
-    pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
+    pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>> {
         ghaps_at(&mut self.conn, &to_json(ids)).await
     }
 }

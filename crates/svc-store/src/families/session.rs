@@ -7,7 +7,7 @@ use svc_model::{
 
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
 use crate::{
-    PageSize, RowPage, SessionRestrictions, SessionStart, StoreError, ToolCall, ToolCallCount,
+    PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount,
     columns::{non_empty, to_json},
     read_query::read_page,
     statement::{
@@ -83,7 +83,7 @@ macro_rules! sessions {
 }
 
 impl SessionWrites<'_> {
-    pub async fn begin(&mut self, start: &SessionStart) -> Result<(), StoreError> {
+    pub async fn begin(&mut self, start: &SessionStart) -> Result<()> {
         change!(self.tx,
             "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
             values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
@@ -97,7 +97,7 @@ impl SessionWrites<'_> {
 
     /// Creates the session if it is missing, and records that it is alive. Reopens an ended
     /// session.
-    pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<(), StoreError> {
+    pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<()> {
         change!(self.tx,
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
             values (?1, 'startup', ?2, ?3, ?3)
@@ -106,16 +106,16 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
-    pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
+    pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(select_one, self.tx, "where s.session_id = ?"; session_id).map(Session::from))
     }
 
-    pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
+    pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>> {
         Ok(owners!(select_one, self.tx, "where session_id = ?"; session_id).map(Ownership::from))
     }
 
     /// Restrictions on who may use a session, besides its owner.
-    pub async fn lock(&mut self, session_id: &str) -> Result<SessionRestrictions, StoreError> {
+    pub async fn lock(&mut self, session_id: &str) -> Result<SessionRestrictions> {
         let row = select_fields!(select_one, self.tx,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
             r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#;
@@ -126,22 +126,14 @@ impl SessionWrites<'_> {
         }))
     }
 
-    pub async fn put_secret(
-        &mut self,
-        session_id: &str,
-        secret: &TokenHash,
-    ) -> Result<(), StoreError> {
+    pub async fn put_secret(&mut self, session_id: &str, secret: &TokenHash) -> Result<()> {
         let secret = secret.as_slice();
         change!(self.tx, "update session set secret = ? where session_id = ?"; secret, session_id);
         Ok(())
     }
 
     /// Removes the secrets of those sessions of `ids` that ended before `before`.
-    pub async fn forget_secrets(
-        &mut self,
-        ids: &[String],
-        before: Timestamp,
-    ) -> Result<(), StoreError> {
+    pub async fn forget_secrets(&mut self, ids: &[String], before: Timestamp) -> Result<()> {
         let ids = to_json(&ids);
         change!(self.tx,
             "update session set secret = null
@@ -150,11 +142,7 @@ impl SessionWrites<'_> {
     }
 
     /// The open sessions of this owner, the latest seen first, at most `limit`.
-    pub async fn open_of(
-        &mut self,
-        owner: &Principal,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn open_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
         let owner = owner.to_string();
         Ok(select_values!(self.tx,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
@@ -170,7 +158,7 @@ impl SessionWrites<'_> {
         session_id: &str,
         from: Option<&str>,
         to: &str,
-    ) -> Result<Vec<PeerId>, StoreError> {
+    ) -> Result<Vec<PeerId>> {
         let owner = Principal::Session(to.into()).to_string();
         let done = change!(self.tx,
             "update session set created_by = ? where session_id = ?"; owner, session_id);
@@ -181,7 +169,7 @@ impl SessionWrites<'_> {
         Ok(peers.into_iter().map(PeerId::from).collect())
     }
 
-    pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<(), StoreError> {
+    pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<()> {
         let done = change!(self.tx,
             "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?";
             self.tx.now, reason, self.tx.now, session_id);
@@ -190,12 +178,7 @@ impl SessionWrites<'_> {
 
     /// Replaces the times that this job wrote by the event's time, for an event that was reported
     /// late because the daemon was down.
-    pub async fn date(
-        &mut self,
-        session_id: &str,
-        at: Timestamp,
-        is_new: bool,
-    ) -> Result<(), StoreError> {
+    pub async fn date(&mut self, session_id: &str, at: Timestamp, is_new: bool) -> Result<()> {
         let done = change!(self.tx,
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
                 ended_at = iif(ended_at is null, null, ?2)
@@ -205,15 +188,15 @@ impl SessionWrites<'_> {
 }
 
 impl SessionReads<'_> {
-    pub async fn get(self, session_id: &str) -> Result<Option<Session>, StoreError> {
+    pub async fn get(self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(read_one, self.store, "where s.session_id = ?"; session_id).map(Session::from))
     }
 
-    pub async fn owner(self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
+    pub async fn owner(self, session_id: &str) -> Result<Option<Ownership>> {
         Ok(owners!(read_one, self.store, "where session_id = ?"; session_id).map(Ownership::from))
     }
 
-    pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>, StoreError> {
+    pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>> {
         let owner = owner.to_string();
         Ok(pool_find_value!(self.store,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
@@ -221,7 +204,7 @@ impl SessionReads<'_> {
     }
 
     /// Sessions with a secret that ended before `before`, at most `limit`.
-    pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>, StoreError> {
+    pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>> {
         Ok(pool_values!(self.store,
             r#"select session_id as "session_id!" from session
             where secret is not null and ended_at < ? order by ended_at limit ?"#; before, limit))
@@ -234,7 +217,7 @@ impl SessionReads<'_> {
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
         size: PageSize,
-    ) -> Result<RowPage<Session>, StoreError> {
+    ) -> Result<RowPage<Session>> {
         let limit = size.limit();
         let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id));
         // Each condition has an index in the order of the list.
@@ -267,7 +250,7 @@ impl SessionReads<'_> {
         reader: &Reader,
         prefix: &str,
         limit: u32,
-    ) -> Result<Vec<Session>, StoreError> {
+    ) -> Result<Vec<Session>> {
         let raw = sessions!(pool_all, self.store,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
                 and (?3 is null or s.project = ?4 or s.reader_key = ?3)
@@ -279,7 +262,7 @@ impl SessionReads<'_> {
 
 impl ToolCountWrites<'_> {
     /// Counts a tool call. Of concurrent calls, exactly one is told that a check-in is due.
-    pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount, StoreError> {
+    pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount> {
         let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
         self.tx.sessions().touch(session_id, &call.created_by).await?;
         if let Some(tool_name) = &call.tool_name {
@@ -306,12 +289,12 @@ impl ToolCountWrites<'_> {
         agent_id: &str,
         tool_name: &str,
         at: Timestamp,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         self.put_tool_use(session_id, agent_id, tool_name, at).await?;
         self.add_call(session_id, agent_id).await
     }
 
-    async fn add_call(&mut self, session_id: &str, agent_id: &str) -> Result<i64, StoreError> {
+    async fn add_call(&mut self, session_id: &str, agent_id: &str) -> Result<i64> {
         Ok(select_value!(self.tx,
             r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
             on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
@@ -324,7 +307,7 @@ impl ToolCountWrites<'_> {
         agent_id: &str,
         tool_name: &str,
         at: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         change!(self.tx,
             "insert into tool_use (session_id, agent_id, tool_name, count, first_at, last_at)
             values (?1, ?2, ?3, 1, ?4, ?4)
@@ -334,7 +317,7 @@ impl ToolCountWrites<'_> {
         Ok(())
     }
 
-    pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<(), StoreError> {
+    pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<()> {
         change!(self.tx,
             "update session_counter set since = 0 where session_id = ? and agent_id = ?";
             session_id, agent_id);
@@ -344,7 +327,7 @@ impl ToolCountWrites<'_> {
 
 impl ToolCountReads<'_> {
     /// How often each tool was called in a session, by sub-agent, the most called first.
-    pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
+    pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>> {
         let rows = select_fields!(pool_all, self.store,
             { tool_name: String, agent_id: String, count: i64, last_at: Timestamp },
             r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
@@ -366,12 +349,11 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::{Store, testing::TestStore};
+    use crate::{Store, job, testing::TestStore};
 
     async fn count(store: &Store, call: ToolCall) -> ToolCallCount {
-        let counted: Result<_, StoreError> = store
-            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
-            .await;
+        let counted: Result<_> =
+            store.write(job!(|tx| tx.tool_counts().count_call(&call).await)).await;
         counted.unwrap()
     }
 
@@ -418,8 +400,7 @@ mod tests {
         let test = TestStore::open().await;
         let store = &test.store;
         // Queued together, so that they share a commit.
-        let reset =
-            store.write(|tx| Box::pin(async move { tx.tool_counts().reset("a", "").await }));
+        let reset = store.write(job!(|tx| tx.tool_counts().reset("a", "").await));
         let (first, reset, second) = tokio::join!(
             count(store, call("a", "", None)),
             reset,

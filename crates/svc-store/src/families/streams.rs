@@ -11,7 +11,7 @@ use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Time
 
 use super::{EventReads, StreamReads, StreamWrites};
 use crate::{
-    FeedScope, LogPage, PageSize, RowPage, StoreError, StreamState, StreamView,
+    FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView,
     columns::{VisibilityColumns, to_json, visibility_of},
     read_query::read_page,
     statement::{
@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl StreamWrites<'_> {
-    pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
+    pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
         }
@@ -57,7 +57,7 @@ impl StreamWrites<'_> {
         &mut self,
         name: &StreamName,
         visibility: &StreamVisibility,
-    ) -> Result<StreamState, StoreError> {
+    ) -> Result<StreamState> {
         if let Some(state) = self.state(name).await? {
             return Ok(state);
         }
@@ -73,7 +73,7 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
-    pub async fn close(&mut self, name: &StreamName) -> Result<(), StoreError> {
+    pub async fn close(&mut self, name: &StreamName) -> Result<()> {
         let text = name.as_str();
         let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
         let done = change!(self.tx,
@@ -91,7 +91,7 @@ impl StreamWrites<'_> {
         &mut self,
         name: &StreamName,
         events: &[NewEvent],
-    ) -> Result<HashMap<Arc<str>, Seq>, StoreError> {
+    ) -> Result<HashMap<Arc<str>, Seq>> {
         let ids = producer_ids(events);
         if ids.is_empty() {
             return Ok(HashMap::new());
@@ -128,7 +128,7 @@ impl StreamWrites<'_> {
         &mut self,
         name: &StreamName,
         visibility: &StreamVisibility,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let Some(before) = self.state(name).await? else { return Ok(()) };
         if *before.visibility == *visibility {
             return Ok(());
@@ -147,7 +147,7 @@ impl StreamWrites<'_> {
 }
 
 impl StreamReads<'_> {
-    pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
+    pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>> {
         let text = name.as_str();
         let row = select_fields!(pool_one, self.store,
             {
@@ -167,7 +167,7 @@ impl StreamReads<'_> {
         }))
     }
 
-    pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>> {
         let name = name.as_str();
         Ok(pool_find_value!(self.store,
             r#"select e.at as "at!: Timestamp" from event e
@@ -182,7 +182,7 @@ impl StreamReads<'_> {
         reader: &Reader,
         names: &[String],
         after: i64,
-    ) -> Result<Vec<(String, i64)>, StoreError> {
+    ) -> Result<Vec<(String, i64)>> {
         let (names, level) = (to_json(names), reader.level());
         let rows = select_fields!(pool_all, self.store, { name: String, head: i64 },
             r#"select name as "name!: String", head as "head!: i64" from (
@@ -202,7 +202,7 @@ impl StreamReads<'_> {
         reader: &Reader,
         before: i64,
         size: PageSize,
-    ) -> Result<RowPage<(i64, String)>, StoreError> {
+    ) -> Result<RowPage<(i64, String)>> {
         let limit = size.limit();
         let rows = select_fields!(pool_page, self.store, { id: i64, name: String },
             r#"select id, name from stream s
@@ -214,12 +214,7 @@ impl StreamReads<'_> {
     }
 
     /// Names of streams that begin with `prefix`, sorted.
-    pub async fn names(
-        self,
-        reader: &Reader,
-        prefix: &str,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn names(self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<String>> {
         let beyond = format!("{prefix}\x7f");
         Ok(pool_values!(self.store,
             "select name from stream s
@@ -269,7 +264,7 @@ impl From<FeedRow> for Event {
 async fn page_of(
     take: PageSize,
     mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
-) -> Result<LogPage, StoreError> {
+) -> Result<LogPage> {
     let (mut page, mut bytes) = (LogPage::default(), 0);
     while let Some(event) = rows.try_next().await? {
         bytes += event.data.len();
@@ -285,7 +280,7 @@ async fn page_of(
 
 impl EventReads<'_> {
     /// The last position whose event is older than `before`; `None` if there is none.
-    pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>, StoreError> {
+    pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>> {
         // Positions follow time, except after a clock was set back. A scan from the oldest event
         // suffices: it stops at the first event that is not older, and retention keeps it short.
         let first_young = pool_find_value!(self.store,
@@ -297,7 +292,7 @@ impl EventReads<'_> {
     }
 
     /// When the oldest event was appended; `None` without events.
-    pub async fn first_at(self) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn first_at(self) -> Result<Option<Timestamp>> {
         Ok(pool_find_value!(
             self.store,
             r#"select at as "at: Timestamp" from event order by position limit 1"#
@@ -305,7 +300,7 @@ impl EventReads<'_> {
     }
 
     /// The highest position that retention removed, and the highest position of the log.
-    pub async fn bounds(self) -> Result<(i64, i64), StoreError> {
+    pub async fn bounds(self) -> Result<(i64, i64)> {
         let row = select_fields!(pool_row, self.store, { trimmed: Option<i64>, head: Option<i64> },
             r#"select
                 (select value from meta where name = 'trimmed') as "trimmed: i64",
@@ -321,7 +316,7 @@ impl EventReads<'_> {
         after: Seq,
         kind: Option<&str>,
         take: PageSize,
-    ) -> Result<LogPage, StoreError> {
+    ) -> Result<LogPage> {
         let limit = take.limit();
         let rows = pool_stream!(
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
@@ -340,7 +335,7 @@ impl EventReads<'_> {
         before: Seq,
         kind: &str,
         take: PageSize,
-    ) -> Result<LogPage, StoreError> {
+    ) -> Result<LogPage> {
         let limit = take.limit();
         let rows = pool_stream!(
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
@@ -359,7 +354,7 @@ impl EventReads<'_> {
         until: i64,
         kind: Option<&str>,
         take: PageSize,
-    ) -> Result<LogPage, StoreError> {
+    ) -> Result<LogPage> {
         if kind.is_none() && self.is_of_few_streams(scope).await? {
             return self.of_few_streams(scope, after, until, take).await;
         }
@@ -393,7 +388,7 @@ impl EventReads<'_> {
     }
 
     /// Whether a scope has so few streams that a page is read stream by stream.
-    async fn is_of_few_streams(self, scope: &FeedScope) -> Result<bool, StoreError> {
+    async fn is_of_few_streams(self, scope: &FeedScope) -> Result<bool> {
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
         if lowest.is_empty() {
             return Ok(false);
@@ -414,7 +409,7 @@ impl EventReads<'_> {
         after: i64,
         until: i64,
         take: PageSize,
-    ) -> Result<LogPage, StoreError> {
+    ) -> Result<LogPage> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
         let reader = scope.reader();
         let rows = pool_stream!(
@@ -480,15 +475,13 @@ mod tests {
         .map(|(visibility, number)| (StreamName::new("x", number), visibility))
         .collect();
         for (name, visibility) in streams.clone() {
-            test.write(move |tx| {
-                Box::pin(async move {
-                    // Opened for the operator only; then the visibility is set.
-                    tx.streams().open(&name, &StreamVisibility::Answers).await?;
-                    tx.streams().set_visibility(&name, &visibility).await?;
-                    tx.append(&name, vec![event("a", "{}")]).await?;
-                    Ok(())
-                })
-            })
+            test.write(crate::job!(|tx| {
+                // Opened for the operator only; then the visibility is set.
+                tx.streams().open(&name, &StreamVisibility::Answers).await?;
+                tx.streams().set_visibility(&name, &visibility).await?;
+                tx.append(&name, vec![event("a", "{}")]).await?;
+                Ok(())
+            }))
             .await;
         }
         let session = |key: &str, project: Option<&str>| Reader::Session {

@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{TaskReads, TaskWrites};
 use crate::{
-    PageSize, RowPage, StoreError, StreamState, TaskRow,
+    PageSize, Result, RowPage, StoreError, StreamState, TaskRow,
     read_query::read_page,
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_fields,
@@ -48,7 +48,7 @@ direct_row! {
 impl TryFrom<RawTask> for TaskRow {
     type Error = StoreError;
 
-    fn try_from(raw: RawTask) -> Result<Self, StoreError> {
+    fn try_from(raw: RawTask) -> Result<Self> {
         let bad = |what: &str, error: String| StoreError::BadRow {
             table: "task",
             id: raw.task_id.clone(),
@@ -124,16 +124,12 @@ macro_rules! tasks {
 
 impl TaskWrites<'_> {
     /// A task by its id, with the stream's head including uncommitted events.
-    pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+    pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>> {
         let raw = tasks!(select_one, self.tx, "where t.task_id = ?"; id);
         self.with_head(raw).await
     }
 
-    pub async fn by_key(
-        &mut self,
-        created_by: &str,
-        key: &str,
-    ) -> Result<Option<TaskRow>, StoreError> {
+    pub async fn by_key(&mut self, created_by: &str, key: &str) -> Result<Option<TaskRow>> {
         let raw = tasks!(select_one, self.tx,
             "where t.created_by = ? and t.idempotency_key = ?"; created_by, key);
         self.with_head(raw).await
@@ -141,7 +137,7 @@ impl TaskWrites<'_> {
 
     /// Events of the current commit are not in the table yet, so the head comes from the writer's
     /// state.
-    async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>, StoreError> {
+    async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>> {
         let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
             return Ok(None);
         };
@@ -158,7 +154,7 @@ impl TaskWrites<'_> {
         owned: &Ownership,
         stream: i64,
         idempotency_key: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let created_by = owned.owner.as_ref().map_or_else(String::new, ToString::to_string);
         let runner = owned.runner.as_ref().map(ToString::to_string);
         let project = owned.project.as_deref().unwrap_or_default();
@@ -175,7 +171,7 @@ impl TaskWrites<'_> {
         Ok(())
     }
 
-    pub async fn update(&mut self, row: &TaskRow) -> Result<(), StoreError> {
+    pub async fn update(&mut self, row: &TaskRow) -> Result<()> {
         let task = &row.task;
         let id = task.task_id.as_str();
         let runner = row.owned.runner.as_ref().map(ToString::to_string);
@@ -194,7 +190,7 @@ impl TaskWrites<'_> {
 }
 
 impl TaskReads<'_> {
-    pub async fn get(self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+    pub async fn get(self, id: &TaskId) -> Result<Option<TaskRow>> {
         row_of(tasks!(pool_one, self.store, "where t.task_id = ?"; id))
     }
 
@@ -206,7 +202,7 @@ impl TaskReads<'_> {
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
-    ) -> Result<RowPage<TaskRow>, StoreError> {
+    ) -> Result<RowPage<TaskRow>> {
         let limit = size.limit();
         let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
         let (at, id) = match before {
@@ -248,7 +244,7 @@ impl TaskReads<'_> {
         reader: &Reader,
         prefix: &str,
         limit: u32,
-    ) -> Result<Vec<TaskRow>, StoreError> {
+    ) -> Result<Vec<TaskRow>> {
         let rows = tasks!(pool_page, self.store,
             "where t.task_id >= ?1 and t.task_id < ?1 || '~'
                 and (?3 is null or t.created_by = ?3 or t.runner = ?3 or t.project = ?4)
@@ -267,7 +263,7 @@ impl TaskReads<'_> {
         id: &TaskId,
         count: u32,
         bytes: usize,
-    ) -> Result<(Vec<(Seq, String)>, bool), StoreError> {
+    ) -> Result<(Vec<(Seq, String)>, bool)> {
         let mut rows = select_fields!(pool_stream, self.store, { seq: i64, data: String },
             "select e.seq, e.data
             from event e
@@ -287,19 +283,19 @@ impl TaskReads<'_> {
     }
 
     /// Tasks that nobody has begun and that have no event since `before`.
-    pub async fn old_pending(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+    pub async fn old_pending(self, before: Timestamp) -> Result<Vec<TaskRow>> {
         rows_of(tasks!(pool_all, self.store,
             "where t.status = 'pending' and e.at <= ? order by e.at limit 500"; before))
     }
 
     /// Tasks whose runners' processes are on a machine, and that have not ended.
-    pub async fn active_on(self, machine: &MachineId) -> Result<Vec<TaskRow>, StoreError> {
+    pub async fn active_on(self, machine: &MachineId) -> Result<Vec<TaskRow>> {
         rows_of(tasks!(pool_all, self.store,
             "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500"; machine))
     }
 
     /// Running tasks that have no event since `before`, without those that another machine runs.
-    pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+    pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>> {
         rows_of(tasks!(pool_all, self.store,
             "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500";
             before, self.store.machine_id()))

@@ -7,7 +7,7 @@ use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash
 
 use super::{BrowserReads, BrowserWrites, TokenReads, TokenWrites};
 use crate::{
-    LoginCodeRow, PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd,
+    LoginCodeRow, PageSize, ProcessSubject, Result, RowPage, StoreError, SubjectHolders, TokenEnd,
     TokenRow,
     read_query::read_page,
     statement::{
@@ -36,7 +36,7 @@ direct_row! {
 impl TryFrom<RawToken> for TokenRow {
     type Error = StoreError;
 
-    fn try_from(raw: RawToken) -> Result<Self, StoreError> {
+    fn try_from(raw: RawToken) -> Result<Self> {
         let scopes = scopes_of(&raw.token_id, &raw.scopes)?;
         let process = process_of(&raw.token_id, raw.client_pid, raw.client_started)?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl TryFrom<RawToken> for TokenRow {
     }
 }
 
-fn scopes_of(token: &str, scopes: &str) -> Result<Vec<String>, StoreError> {
+fn scopes_of(token: &str, scopes: &str) -> Result<Vec<String>> {
     serde_json::from_str(scopes).map_err(|error| StoreError::BadRow {
         table: "token",
         id: token.to_owned(),
@@ -67,7 +67,7 @@ fn process_of(
     token: &str,
     pid: Option<i64>,
     started: Option<String>,
-) -> Result<Option<ProcessIdentity>, StoreError> {
+) -> Result<Option<ProcessIdentity>> {
     let (Some(pid), Some(started)) = (pid, started) else { return Ok(None) };
     let pid = u32::try_from(pid).map_err(|error| StoreError::BadRow {
         table: "token",
@@ -93,7 +93,7 @@ macro_rules! tokens {
 
 impl TokenWrites<'_> {
     /// Stores a token's row with the SHA-256 of the token.
-    pub async fn insert(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<()> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         let project = row.project.as_deref().unwrap_or_default();
@@ -110,7 +110,7 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes a token for the operator; an earlier time of revocation stays.
-    pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>> {
         change!(self.tx,
             "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?";
             self.tx.now, TokenEnd::Revoked, id);
@@ -119,7 +119,7 @@ impl TokenWrites<'_> {
 
     /// Revokes the minted tokens of a session and returns those that were not revoked before. The
     /// token of a process is revoked with the end of the process.
-    pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
+    pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
@@ -128,7 +128,7 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes all tokens of a session and returns those that were not revoked before.
-    pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
+    pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
@@ -141,7 +141,7 @@ impl TokenWrites<'_> {
         &mut self,
         process: &ProcessIdentity,
         limit: u32,
-    ) -> Result<Vec<TokenId>, StoreError> {
+    ) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
@@ -156,7 +156,7 @@ impl TokenWrites<'_> {
         &mut self,
         machine: &MachineId,
         limit: u32,
-    ) -> Result<Vec<TokenId>, StoreError> {
+    ) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where machine_id = ?3 and client_pid is not null and revoked_at is null
@@ -166,13 +166,13 @@ impl TokenWrites<'_> {
     }
 
     /// Records which `svc` process uses a token of a client's process.
-    pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
+    pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<()> {
         change!(self.tx, "update token set bearer = ? where token_id = ?"; bearer, id);
         Ok(())
     }
 
     /// The `svc` processes that use tokens of a client's process.
-    pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>, StoreError> {
+    pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>> {
         Ok(select_values!(self.tx,
             r#"select distinct bearer as "bearer!" from token
             where client_pid = ? and client_started = ? and bearer is not null"#;
@@ -187,7 +187,7 @@ impl TokenWrites<'_> {
         bearer: &str,
         kept: u32,
         limit: u32,
-    ) -> Result<Vec<TokenId>, StoreError> {
+    ) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
@@ -199,11 +199,7 @@ impl TokenWrites<'_> {
 
     /// Removes tokens whose processes exited before `before`, at most `limit`. Returns their
     /// number.
-    pub async fn forget_gone_processes(
-        &mut self,
-        before: Timestamp,
-        limit: u32,
-    ) -> Result<u64, StoreError> {
+    pub async fn forget_gone_processes(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from token where token_id in (select token_id from token
                 where revoke_reason = ? and revoked_at < ? limit ?)";
@@ -213,7 +209,7 @@ impl TokenWrites<'_> {
     pub async fn process_subject(
         &mut self,
         process: &ProcessIdentity,
-    ) -> Result<Option<ProcessSubject>, StoreError> {
+    ) -> Result<Option<ProcessSubject>> {
         let row = select_fields!(select_one, self.tx,
             {
                 token_id: String, session: String, scopes: String, project: Option<String>,
@@ -236,16 +232,13 @@ impl TokenWrites<'_> {
         }))
     }
 
-    pub async fn of_process(
-        &mut self,
-        process: &ProcessIdentity,
-    ) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn of_process(&mut self, process: &ProcessIdentity) -> Result<Option<TokenRow>> {
         row_of(tokens!(select_one, self.tx,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1"; process.pid, process.started, self.tx.now))
     }
 
-    pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
+    pub async fn is_subject(&mut self, session: &str) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#;
             session))
@@ -253,7 +246,7 @@ impl TokenWrites<'_> {
 
     /// Who can speak as a subject: its valid minted tokens, and the processes that were issued
     /// tokens of the subject.
-    pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
+    pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders> {
         let has_minted = select_value!(self.tx,
             r#"select exists (select 1 from token where session = ? and client_pid is null
                 and revoked_at is null and expires_at > ?) as "has_minted!: bool""#;
@@ -272,13 +265,13 @@ impl TokenWrites<'_> {
                 Ok(process.map(|process| MachineProcess { machine_id, process }))
             })
             .filter_map(Result::transpose)
-            .collect::<Result<_, StoreError>>()?;
+            .collect::<Result<_>>()?;
         let projects = select_values!(self.tx,
             "select distinct project from token where session = ? and project <> ''"; session);
         Ok(SubjectHolders { has_minted, processes, projects })
     }
 
-    pub async fn note_use(&mut self, id: &TokenId) -> Result<(), StoreError> {
+    pub async fn note_use(&mut self, id: &TokenId) -> Result<()> {
         let done = change!(self.tx,
             "update token set last_used_at = ? where token_id = ?"; self.tx.now, id);
         changed(done, "token", id)
@@ -287,7 +280,7 @@ impl TokenWrites<'_> {
 
 impl TokenReads<'_> {
     /// The token with this SHA-256, in any state.
-    pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>> {
         let hash = hash.as_slice();
         row_of(tokens!(read_one, self.store, "where hash = ?"; hash))
     }
@@ -298,7 +291,7 @@ impl TokenReads<'_> {
         least: &TokenHash,
         greatest: &TokenHash,
         now: Timestamp,
-    ) -> Result<Option<TokenHash>, StoreError> {
+    ) -> Result<Option<TokenHash>> {
         let (least, greatest) = (least.as_slice(), greatest.as_slice());
         let hash = pool_find_value!(self.store,
             "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ?
@@ -306,7 +299,7 @@ impl TokenReads<'_> {
         Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
-    pub async fn get(self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn get(self, id: &TokenId) -> Result<Option<TokenRow>> {
         row_of(tokens!(pool_one, self.store, "where token_id = ?"; id))
     }
 
@@ -315,14 +308,14 @@ impl TokenReads<'_> {
         self,
         process: &ProcessIdentity,
         now: Timestamp,
-    ) -> Result<Option<TokenRow>, StoreError> {
+    ) -> Result<Option<TokenRow>> {
         row_of(tokens!(read_one, self.store,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1"; process.pid, process.started, now))
     }
 
     /// Whether there are tokens whose processes exited before `before`.
-    pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool, StoreError> {
+    pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool> {
         Ok(pool_value!(self.store,
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#;
             TokenEnd::Gone, before))
@@ -334,7 +327,7 @@ impl TokenReads<'_> {
         self,
         after: Option<&ProcessIdentity>,
         limit: u32,
-    ) -> Result<Vec<ProcessIdentity>, StoreError> {
+    ) -> Result<Vec<ProcessIdentity>> {
         let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
         let rows = select_fields!(pool_all, self.store, { client_pid: i64, client_started: String },
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
@@ -349,18 +342,14 @@ impl TokenReads<'_> {
     }
 
     /// Tokens whose ids begin with `prefix`, unrevoked ones first, at most `limit`.
-    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>, StoreError> {
+    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>> {
         rows_of(tokens!(pool_all, self.store,
             "where token_id >= ?1 and token_id < ?1 || '~'
             order by revoked_at is not null, token_id desc limit ?2"; prefix, limit))
     }
 
     /// Tokens, the latest first, before the cursor `before`.
-    pub async fn list(
-        self,
-        before: Option<&str>,
-        size: PageSize,
-    ) -> Result<RowPage<TokenRow>, StoreError> {
+    pub async fn list(self, before: Option<&str>, size: PageSize) -> Result<RowPage<TokenRow>> {
         let limit = size.limit();
         let rows = tokens!(pool_page, self.store,
             "where ?1 is null or token_id < ?1 order by token_id desc limit ?2"; before, limit);
@@ -382,7 +371,7 @@ macro_rules! login_codes {
 direct_row!(LoginCodeRow { operator_credential, expires_at, used_at });
 
 impl BrowserReads<'_> {
-    pub async fn login_code(self, hash: &TokenHash) -> Result<Option<LoginCodeRow>, StoreError> {
+    pub async fn login_code(self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
         Ok(login_codes!(pool_one, self.store, "where hash = ?"; hash))
     }
@@ -394,7 +383,7 @@ impl BrowserWrites<'_> {
         hash: &TokenHash,
         operator_credential: &str,
         expires_at: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let hash = hash.as_slice();
         change!(self.tx,
             "insert into login_code (hash, operator_credential, expires_at) values (?, ?, ?)";
@@ -402,15 +391,12 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
-    pub async fn login_code(
-        &mut self,
-        hash: &TokenHash,
-    ) -> Result<Option<LoginCodeRow>, StoreError> {
+    pub async fn login_code(&mut self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
         Ok(login_codes!(select_one, self.tx, "where hash = ?"; hash))
     }
 
-    pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<(), StoreError> {
+    pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<()> {
         let key = hash.as_slice();
         let done = change!(self.tx,
             "update login_code set used_at = ? where hash = ? and used_at is null";
@@ -419,11 +405,7 @@ impl BrowserWrites<'_> {
     }
 
     /// Removes codes that expired more than `kept` ago, at most `limit`.
-    pub async fn forget_login_codes(
-        &mut self,
-        kept: Duration,
-        limit: u32,
-    ) -> Result<(), StoreError> {
+    pub async fn forget_login_codes(&mut self, kept: Duration, limit: u32) -> Result<()> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
             "delete from login_code where hash in (select hash from login_code where expires_at < ? limit ?)";
@@ -432,7 +414,7 @@ impl BrowserWrites<'_> {
     }
 
     /// Removes browsers whose sign-in expired more than `kept` ago, at most `limit`.
-    pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<(), StoreError> {
+    pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<()> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
             "delete from token where token_id in
@@ -442,7 +424,7 @@ impl BrowserWrites<'_> {
     }
 
     /// Revokes the cookies of all browsers. Returns those that were not revoked before.
-    pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>, StoreError> {
+    pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ?
             where operator_credential is not null and revoked_at is null

@@ -14,8 +14,8 @@ use svc_model::{
 
 use super::{CalibrationReads, ValueReads, ValueWrites};
 use crate::{
-    CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin,
-    StoreError, VerdictWeek,
+    CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin, Result,
+    VerdictWeek,
     columns::{from_json, non_empty, to_json},
     statement::{
         change, direct_row, find_value, pool_all, pool_one, pool_value, select_fields, select_one,
@@ -51,7 +51,7 @@ impl CalibrationReads<'_> {
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
-    ) -> Result<Vec<HitRate>, StoreError> {
+    ) -> Result<Vec<HitRate>> {
         let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
         Ok(pool_all!(
             r#"select strategy as "strategy!: Strategy", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
@@ -74,7 +74,7 @@ impl CalibrationReads<'_> {
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
-    ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
+    ) -> Result<Vec<(RootCauseCategory, i64)>> {
         let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
         let rows = select_fields!(pool_all, self.store, { category: RootCauseCategory, count: i64 },
             r#"select category as "category!: RootCauseCategory", sum(records) as "count!: i64"
@@ -99,7 +99,7 @@ impl CalibrationReads<'_> {
         project: Option<&str>,
         client: Option<&str>,
         domain: Option<Domain>,
-    ) -> Result<Vec<CalibrationRow>, StoreError> {
+    ) -> Result<Vec<CalibrationRow>> {
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
         Ok(pool_all!(
@@ -126,7 +126,7 @@ impl CalibrationReads<'_> {
         reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
-    ) -> Result<Vec<ProbabilityBin>, StoreError> {
+    ) -> Result<Vec<ProbabilityBin>> {
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
         Ok(pool_all!(
@@ -154,7 +154,7 @@ impl CalibrationReads<'_> {
         project: Option<&str>,
         domain: Option<Domain>,
         limit: u32,
-    ) -> Result<Vec<VerdictWeek>, StoreError> {
+    ) -> Result<Vec<VerdictWeek>> {
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
         // 1970-01-01 was a Thursday; the first Monday is four days later.
@@ -228,7 +228,7 @@ impl ValueWrites<'_> {
         axis: Axis,
         clustering: &Clustering,
         groups: &[NewCluster],
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let former = select_value!(self.tx,
             r#"select json_group_array(json_array(m.ghap_id, c.label)) as "former!: String"
             from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#;
@@ -275,7 +275,7 @@ impl ValueWrites<'_> {
         value: &Value,
         terms: &str,
         session_id: &str,
-    ) -> Result<Option<Value>, StoreError> {
+    ) -> Result<Option<Value>> {
         let project = value.project.as_deref().unwrap_or_default();
         let known = values!(select_one, self.tx,
             "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)";
@@ -324,7 +324,7 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
 
 impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
-    pub async fn count_resolved(self) -> Result<(i64, String), StoreError> {
+    pub async fn count_resolved(self) -> Result<(i64, String)> {
         let row = select_fields!(pool_row, self.store, { count: i64, last: i64, at: i64 },
             r#"select
                 (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'ended') as "count!: i64",
@@ -333,7 +333,7 @@ impl ValueReads<'_> {
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
-    pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64, StoreError> {
+    pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64> {
         let (scope, key, project) = (sum_scope(reader), reader.key(), reader.project());
         Ok(pool_value!(self.store,
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
@@ -342,7 +342,7 @@ impl ValueReads<'_> {
             ) as "count!: i64""#; scope, key, project))
     }
 
-    pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
+    pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>> {
         Ok(pool_one!(
             "select state, records, noise from clustering where axis = ?",
             Clustering, self.store; axis))
@@ -350,11 +350,7 @@ impl ValueReads<'_> {
 
     /// The clusters of an axis, the largest first. Counts only records that the reader may read;
     /// clusters without any are left out.
-    pub async fn clusters(
-        self,
-        reader: &Reader,
-        axis: Axis,
-    ) -> Result<Vec<ClusterRow>, StoreError> {
+    pub async fn clusters(self, reader: &Reader, axis: Axis) -> Result<Vec<ClusterRow>> {
         Ok(pool_all!(
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
@@ -376,7 +372,7 @@ impl ValueReads<'_> {
         reader: &Reader,
         cluster_id: &str,
         limit: u32,
-    ) -> Result<Vec<MemberRow>, StoreError> {
+    ) -> Result<Vec<MemberRow>> {
         Ok(pool_all!(
             r#"select g.ghap_id as "id!: GhapId", g.domain as "domain: Domain", g.strategy as "strategy: Strategy",
                 g.status as "status: GhapStatus", g.tier as "tier: Tier", g.goal, m.similarity
@@ -395,7 +391,7 @@ impl ValueReads<'_> {
         reader: &Reader,
         axis: Option<Axis>,
         limit: u32,
-    ) -> Result<(Vec<(Value, String)>, i64), StoreError> {
+    ) -> Result<(Vec<(Value, String)>, i64)> {
         let (key, project) = (reader.key(), reader.project());
         let total = pool_value!(self.store,
             r#"select count(*) as "count!: i64" from learned_value v
@@ -416,7 +412,7 @@ impl ValueReads<'_> {
         reader: &Reader,
         domain: Domain,
         limit: u32,
-    ) -> Result<Vec<Value>, StoreError> {
+    ) -> Result<Vec<Value>> {
         let rows = values!(pool_all, self.store,
             "join (
                 select m.cluster_id, count(*) as records from cluster_member m
@@ -549,12 +545,11 @@ mod tests {
                 })
                 .collect();
             let clustering = Clustering { state: "state".to_owned(), records: 60, noise: 0 };
-            at.write(move |tx| {
-                Box::pin(
-                    async move { tx.values().put_clusters(Axis::Full, &clustering, &groups).await },
-                )
-            })
-            .await;
+            at.write(crate::job!(|tx| tx
+                .values()
+                .put_clusters(Axis::Full, &clustering, &groups)
+                .await))
+                .await;
             let clusters = at.store.values().clusters(&Reader::All, Axis::Full).await.unwrap();
             clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
         };

@@ -14,7 +14,9 @@ use super::{
     copy_rows::{Sum, Table, compare, tables},
     open::{migrate, open_alone},
 };
-use crate::{CopyError, CopyReport, Migrations, PostgresOptions, StoreError, upkeep::MoveMark};
+use crate::{
+    CopyError, CopyReport, Migrations, PostgresOptions, Result, StoreError, upkeep::MoveMark,
+};
 
 type CopyProgress<'a> = &'a mut dyn FnMut(&str, u64);
 
@@ -316,11 +318,7 @@ fn require_equal(table: &Table, source: &Sum, target: &Sum) -> Result<(), CopyEr
     if source == target { Ok(()) } else { Err(CopyError::Differs { table: table.name.clone() }) }
 }
 
-async fn set_triggers(
-    conn: &mut PgConnection,
-    table: &Table,
-    state: &str,
-) -> Result<(), StoreError> {
+async fn set_triggers(conn: &mut PgConnection, table: &Table, state: &str) -> Result<()> {
     let alter = format!("alter table {} {state} trigger user", table.name);
     conn.execute(AssertSqlSafe(alter)).await?;
     Ok(())
@@ -346,11 +344,11 @@ fn last_of_file(file: &Connection) -> rusqlite::Result<i64> {
     file.query_row(LAST, [], |row| row.get(0))
 }
 
-async fn last_of_server(conn: &mut PgConnection) -> Result<i64, StoreError> {
+async fn last_of_server(conn: &mut PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar(LAST).fetch_one(conn).await?)
 }
 
-async fn new_export(conn: &mut PgConnection) -> Result<String, StoreError> {
+async fn new_export(conn: &mut PgConnection) -> Result<String> {
     Ok(sqlx::query_scalar("select gen_random_uuid()::text").fetch_one(conn).await?)
 }
 
@@ -374,24 +372,17 @@ fn finish_file(file: &mut Connection, mark: &MoveMark) -> Result<(), CopyError> 
     Ok(whole.commit()?)
 }
 
-async fn mark_of_server(
-    conn: &mut PgConnection,
-    name: &str,
-) -> Result<Option<MoveMark>, StoreError> {
+async fn mark_of_server(conn: &mut PgConnection, name: &str) -> Result<Option<MoveMark>> {
     let value = sqlx::query_scalar("select value from setting where name = $1").bind(name);
     let value: Option<String> = value.fetch_optional(conn).await?;
     Ok(value.and_then(|text| MoveMark::read(&text)))
 }
 
-async fn export_of_server(conn: &mut PgConnection) -> Result<Option<String>, StoreError> {
+async fn export_of_server(conn: &mut PgConnection) -> Result<Option<String>> {
     Ok(mark_of_server(conn, MoveMark::MOVED_FROM).await?.map(|mark| mark.export))
 }
 
-async fn put_mark_on_server(
-    conn: &mut PgConnection,
-    name: &str,
-    mark: &MoveMark,
-) -> Result<(), StoreError> {
+async fn put_mark_on_server(conn: &mut PgConnection, name: &str, mark: &MoveMark) -> Result<()> {
     let put = sqlx::query(
         "insert into setting (name, value) values ($1, $2)
         on conflict (name) do update set value = excluded.value",
@@ -400,7 +391,7 @@ async fn put_mark_on_server(
     Ok(())
 }
 
-async fn finish_server(conn: &mut PgConnection, mark: &MoveMark) -> Result<(), StoreError> {
+async fn finish_server(conn: &mut PgConnection, mark: &MoveMark) -> Result<()> {
     let mut whole = conn.begin().await?;
     put_mark_on_server(&mut whole, MoveMark::MOVED_TO, mark).await?;
     let begun = sqlx::query("delete from setting where name = $1").bind(MoveMark::MOVING_TO);

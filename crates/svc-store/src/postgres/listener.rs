@@ -24,7 +24,7 @@ use super::{
     connection::{is_lost, try_take},
     write_connection::WriterState,
 };
-use crate::{Batch, Bus, StoreError, bus::Version, columns::visibility_of};
+use crate::{Batch, Bus, Result, bus::Version, columns::visibility_of};
 
 /// After this time without a notification, the log's last position is read.
 const QUIET: Duration = Duration::from_secs(1);
@@ -257,7 +257,7 @@ impl NotifiedEvent {
 
 impl NotificationTargets {
     /// Publishes the events that the bus does not have.
-    async fn publish(&self, readers: &PgPool) -> Result<(), StoreError> {
+    async fn publish(&self, readers: &PgPool) -> Result<()> {
         let mut conn = readers.acquire().await?;
         let head = head(&mut conn).await?;
         let mut known = self.bus.position();

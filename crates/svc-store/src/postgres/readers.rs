@@ -21,7 +21,7 @@ use super::{
     write_connection::WriterState,
 };
 use crate::{
-    Bus, ServerReport, ServerSync, StoreError, StoreSize,
+    Bus, Result, ServerReport, ServerSync, StoreSize,
     bus::Version,
     columns::{DirectRow, Parameter},
 };
@@ -102,7 +102,7 @@ impl PgReaders {
         drop(self.holder.task.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    pub(crate) async fn report(&self) -> Result<ServerReport, StoreError> {
+    pub(crate) async fn report(&self) -> Result<ServerReport> {
         let server = report(&mut *self.acquire().await?).await?;
         let is_listening = self.holder.lock_state.is_listening.load(Relaxed);
         let sync = if self.writer.is_stalled() { ServerSync::Stalled } else { server.sync };
@@ -110,7 +110,7 @@ impl PgReaders {
     }
 
     /// Bytes of our tables and their indexes, and the schema's version.
-    pub(crate) async fn size(&self) -> Result<StoreSize, StoreError> {
+    pub(crate) async fn size(&self) -> Result<StoreSize> {
         let mut connection = self.acquire().await?;
         let bytes: i64 = sqlx::query_scalar(
             "select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint from pg_class c
@@ -168,8 +168,8 @@ impl PgReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-        mut take: impl FnMut(&PgRow) -> Result<bool, StoreError> + Send,
-    ) -> Result<bool, StoreError> {
+        mut take: impl FnMut(&PgRow) -> Result<bool> + Send,
+    ) -> Result<bool> {
         let mut connection = self.acquire().await?;
         let mut rows = std::pin::pin!(rows(&mut connection, translated(sql), values));
         while let Some(row) = rows.try_next().await? {
@@ -193,7 +193,7 @@ impl PgReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         let row = self.first(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?;
         Ok(read_column(&row)?)
     }
@@ -202,7 +202,7 @@ impl PgReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         let row = self.first(sql, values).await?;
         Ok(row.map(|row| read_row(&row)).transpose()?)
     }
@@ -211,7 +211,7 @@ impl PgReaders {
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         let mut connection = self.acquire().await?;
         Ok(all(&mut connection, translated(sql), values, read_row).await?)
     }

@@ -13,7 +13,7 @@ use svc_model::Timestamp;
 use svc_wire::sse::EventParts;
 
 use crate::{
-    StoreError,
+    Result,
     columns::{Columns, DirectRow, Parameter, is_column_of},
 };
 
@@ -218,10 +218,7 @@ pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
 
 /// The event of a row: position, seq, kind, data, time and, unless `stream` is given, the stream's
 /// name. The types of these columns are known, and a replay reads millions of them.
-pub(crate) fn event_parts<'r>(
-    row: &'r PgRow,
-    stream: Option<&'r str>,
-) -> Result<EventParts<'r>, StoreError> {
+pub(crate) fn event_parts<'r>(row: &'r PgRow, stream: Option<&'r str>) -> Result<EventParts<'r>> {
     let bytes = |at: usize| -> Result<&'r [u8], sqlx::Error> {
         row.try_get_raw(at)?.as_bytes().map_err(sqlx::Error::Decode)
     };

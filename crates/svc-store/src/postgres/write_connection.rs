@@ -24,7 +24,7 @@ use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
 use super::connection::{all, change, first, is_lost, read_column, read_row, translated};
 use crate::{
-    StoreError,
+    Result, StoreError,
     columns::{DirectRow, Parameter},
     sqlite::direct_connection::{JobIsolation, SavepointState, UncommittedEvent},
 };
@@ -68,7 +68,7 @@ impl PgWriter {
         options: PgConnectOptions,
         daemon: String,
         state: Arc<WriterState>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self> {
         let mut writer = Self {
             options,
             conn: None,
@@ -86,7 +86,7 @@ impl PgWriter {
         Ok(writer)
     }
 
-    pub(crate) async fn close(self) -> Result<(), StoreError> {
+    pub(crate) async fn close(self) -> Result<()> {
         match self.conn {
             Some(conn) => Ok(conn.close().await?),
             None => Ok(()),
@@ -105,7 +105,7 @@ impl PgWriter {
 
     /// Connects if there is no connection. Afterwards the outcome of the last group is final: it
     /// was committed, or never will be.
-    pub(crate) async fn ready(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn ready(&mut self) -> Result<()> {
         self.is_stale |= self.state.take_others();
         let Some(conn) = &mut self.conn else {
             let decided = timeout(CONNECT, self.decide()).await.unwrap_or_else(|_| Err(silent()));
@@ -125,7 +125,7 @@ impl PgWriter {
     }
 
     /// Connects, and returns whether the last group was committed.
-    async fn decide(&mut self) -> Result<bool, StoreError> {
+    async fn decide(&mut self) -> Result<bool> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
         let query = sqlx::query("select svc_decide($1, $2)").bind(&self.daemon).bind(self.group);
         let reached: i64 = query.fetch_one(&mut conn).await?.try_get(0)?;
@@ -141,7 +141,7 @@ impl PgWriter {
     }
 
     /// Finds out whether a commit took place that was not answered. Fails unless it did.
-    async fn settle(&mut self, error: StoreError, until: Instant) -> Result<(), StoreError> {
+    async fn settle(&mut self, error: StoreError, until: Instant) -> Result<()> {
         self.conn = None;
         loop {
             match timeout_at(until, self.decide()).await {
@@ -161,11 +161,11 @@ impl PgWriter {
         unknown(silent())
     }
 
-    fn conn(&mut self) -> Result<&mut PgConnection, StoreError> {
+    fn conn(&mut self) -> Result<&mut PgConnection> {
         self.conn.as_mut().ok_or_else(lost)
     }
 
-    pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn begin(&mut self) -> Result<()> {
         self.ready().await?;
         self.group += 1;
         let begun = timeout(STATEMENT, self.begin_group()).await.unwrap_or_else(|_| Err(silent()));
@@ -176,7 +176,7 @@ impl PgWriter {
         begun
     }
 
-    async fn begin_group(&mut self) -> Result<(), StoreError> {
+    async fn begin_group(&mut self) -> Result<()> {
         let (daemon, group) = (self.daemon.clone(), self.group);
         let conn = self.conn()?;
         conn.execute("begin").await?;
@@ -192,7 +192,7 @@ impl PgWriter {
         Ok(())
     }
 
-    pub(crate) async fn commit(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn commit(&mut self) -> Result<()> {
         match self.transaction {
             TransactionState::None => return Ok(()),
             TransactionState::Failed => return Err(failed()),
@@ -212,7 +212,7 @@ impl PgWriter {
         }
     }
 
-    pub(crate) async fn rollback(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn rollback(&mut self) -> Result<()> {
         self.savepoint = SavepointState::Unneeded;
         if self.transaction == TransactionState::None {
             return Ok(());
@@ -232,11 +232,7 @@ impl PgWriter {
         };
     }
 
-    pub(crate) async fn end_job(
-        &mut self,
-        isolation: JobIsolation,
-        keep: bool,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn end_job(&mut self, isolation: JobIsolation, keep: bool) -> Result<()> {
         let savepoint = std::mem::replace(&mut self.savepoint, SavepointState::Unneeded);
         self.conn()?;
         if isolation == JobIsolation::Alone && !keep {
@@ -253,7 +249,7 @@ impl PgWriter {
         self.run("release savepoint job").await
     }
 
-    async fn run(&mut self, statement: &'static str) -> Result<(), StoreError> {
+    async fn run(&mut self, statement: &'static str) -> Result<()> {
         let conn = self.conn()?;
         let ran = timeout(STATEMENT, conn.execute(statement)).await;
         let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
@@ -265,10 +261,7 @@ impl PgWriter {
 
     /// The connection for a statement of a job, and PostgreSQL's text of the statement. Opens the
     /// job's savepoint if the statement writes.
-    async fn due(
-        &mut self,
-        sql: &'static str,
-    ) -> Result<(&mut PgConnection, &'static str), StoreError> {
+    async fn due(&mut self, sql: &'static str) -> Result<(&mut PgConnection, &'static str)> {
         if self.savepoint == SavepointState::Due && writes(sql) {
             self.run("savepoint job").await?;
             self.savepoint = SavepointState::Open;
@@ -276,7 +269,7 @@ impl PgWriter {
         Ok((self.conn()?, translated(sql)))
     }
 
-    fn ended<T>(&mut self, ran: Result<Result<T, sqlx::Error>, Elapsed>) -> Result<T, StoreError> {
+    fn ended<T>(&mut self, ran: Result<Result<T, sqlx::Error>, Elapsed>) -> Result<T> {
         let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
         if ran.is_err() && self.transaction == TransactionState::Open {
             self.transaction = TransactionState::Failed;
@@ -291,7 +284,7 @@ impl PgWriter {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64> {
         let (conn, sql) = self.due(sql).await?;
         let ran = timeout(STATEMENT, change(conn, sql, values)).await;
         self.ended(ran)
@@ -301,7 +294,7 @@ impl PgWriter {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<PgRow>, StoreError> {
+    ) -> Result<Option<PgRow>> {
         let (conn, sql) = self.due(sql).await?;
         let ran = timeout(STATEMENT, first(conn, sql, values)).await;
         self.ended(ran)
@@ -311,7 +304,7 @@ impl PgWriter {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         let row = self.first(sql, values).await?;
         Ok(row.map(|row| read_column(&row)).transpose()?)
     }
@@ -320,7 +313,7 @@ impl PgWriter {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         self.every(sql, values, read_column).await
     }
 
@@ -328,7 +321,7 @@ impl PgWriter {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         let row = self.first(sql, values).await?;
         Ok(row.map(|row| read_row(&row)).transpose()?)
     }
@@ -337,7 +330,7 @@ impl PgWriter {
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         self.every(sql, values, read_row).await
     }
 
@@ -346,7 +339,7 @@ impl PgWriter {
         sql: &'static str,
         values: &[Parameter<'_>],
         read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         let (conn, sql) = self.due(sql).await?;
         let ran = timeout(STATEMENT, all(conn, sql, values, read)).await;
         self.ended(ran)
@@ -357,7 +350,7 @@ impl PgWriter {
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let columns = EventColumns::new(events);
         let conn = self.conn()?;
         let query = sqlx::query("select svc_insert($1, $2, $3, $4, $5, $6)").bind(now.as_millis());
@@ -376,7 +369,7 @@ impl PgWriter {
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         self.ready().await?;
         self.group += 1;
         let columns = EventColumns::new(events);
@@ -442,7 +435,7 @@ impl<'a> EventColumns<'a> {
 
 /// Number of the last commit. Read before the tables: a commit after this read is noticed, because
 /// the number of our own next commit then skips one.
-async fn last_commit(conn: &mut PgConnection) -> Result<i64, StoreError> {
+async fn last_commit(conn: &mut PgConnection) -> Result<i64> {
     let number = sqlx::query("select number from svc_commit");
     Ok(number.fetch_one(conn).await?.try_get(0)?)
 }

@@ -17,7 +17,7 @@ use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
 
 use super::file::check_names;
 use crate::{
-    StoreError,
+    Result, StoreError,
     columns::{Columns, DirectRow, Parameter, is_column_of},
 };
 
@@ -119,7 +119,7 @@ pub(crate) struct DirectConnection {
 impl DirectConnection {
     /// Opens a database that has the current schema. Writes beyond `max_bytes` fail like writes on
     /// a full disk.
-    pub(crate) fn open(path: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path, max_bytes: Option<u64>) -> Result<Self> {
         check_names(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags)?;
@@ -140,32 +140,32 @@ impl DirectConnection {
     }
 
     /// Checkpoints the write-ahead log and closes the connection.
-    pub(crate) fn close(self) -> Result<(), StoreError> {
+    pub(crate) fn close(self) -> Result<()> {
         let moved = self.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
         let closed = self.conn.close().map_err(|(_, error)| error);
         Ok(moved.and(closed)?)
     }
 
     #[cfg(test)]
-    pub(crate) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
+    pub(crate) fn execute(&mut self, statements: &str) -> Result<()> {
         Ok(self.conn.execute_batch(statements)?)
     }
 
-    fn run(&self, statement: &str) -> Result<(), StoreError> {
+    fn run(&self, statement: &str) -> Result<()> {
         self.conn.prepare_cached(statement)?.execute([])?;
         Ok(())
     }
 
-    pub(crate) fn begin(&self) -> Result<(), StoreError> {
+    pub(crate) fn begin(&self) -> Result<()> {
         self.run(BEGIN)
     }
 
-    pub(crate) fn commit(&self) -> Result<(), StoreError> {
+    pub(crate) fn commit(&self) -> Result<()> {
         self.run(COMMIT)
     }
 
     /// Rolls back the transaction, unless SQLite has done so by itself, as it does on a full disk.
-    pub(crate) fn rollback(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn rollback(&mut self) -> Result<()> {
         self.savepoint = SavepointState::Unneeded;
         if self.conn.is_autocommit() { Ok(()) } else { self.run(ROLLBACK) }
     }
@@ -182,11 +182,7 @@ impl DirectConnection {
     /// # Errors
     /// Also if no transaction is open: SQLite rolls back by itself after some failures, and later
     /// writes would then be committed one by one.
-    pub(crate) fn end_job(
-        &mut self,
-        isolation: JobIsolation,
-        keep: bool,
-    ) -> Result<(), StoreError> {
+    pub(crate) fn end_job(&mut self, isolation: JobIsolation, keep: bool) -> Result<()> {
         let savepoint = std::mem::replace(&mut self.savepoint, SavepointState::Unneeded);
         if self.conn.is_autocommit() {
             let error = std::io::Error::other("SQLite has rolled the transaction back");
@@ -205,7 +201,7 @@ impl DirectConnection {
         self.run(RELEASE)
     }
 
-    fn prepare(&mut self, sql: &str) -> Result<CachedStatement<'_>, StoreError> {
+    fn prepare(&mut self, sql: &str) -> Result<CachedStatement<'_>> {
         let statement = self.conn.prepare_cached(sql)?;
         if self.savepoint == SavepointState::Due && !statement.readonly() {
             self.conn.prepare_cached(SAVEPOINT)?.execute([])?;
@@ -214,11 +210,7 @@ impl DirectConnection {
         Ok(statement)
     }
 
-    pub(crate) fn change(
-        &mut self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<u64, StoreError> {
+    pub(crate) fn change(&mut self, sql: &str, values: &[Parameter<'_>]) -> Result<u64> {
         let changed = self.prepare(sql)?.execute(params_from_iter(values))?;
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
@@ -227,7 +219,7 @@ impl DirectConnection {
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0)).optional()?)
     }
 
@@ -235,7 +227,7 @@ impl DirectConnection {
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         let mut statement = self.prepare(sql)?;
         let rows = statement.query_map(params_from_iter(values), |row| row.get(0))?;
         Ok(rows.collect::<Result<_, _>>()?)
@@ -245,7 +237,7 @@ impl DirectConnection {
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row).optional()?)
     }
 
@@ -253,7 +245,7 @@ impl DirectConnection {
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<T>> {
         let mut statement = self.prepare(sql)?;
         let rows = statement.query_map(params_from_iter(values), read_row)?;
         Ok(rows.collect::<Result<_, _>>()?)
@@ -261,11 +253,7 @@ impl DirectConnection {
 
     /// Writes events within the current commit, in order, and returns the position of the last. One
     /// statement writes many rows: a statement for each row costs a tenth more.
-    pub(crate) fn insert(
-        &mut self,
-        now: Timestamp,
-        events: &[UncommittedEvent],
-    ) -> Result<i64, StoreError> {
+    pub(crate) fn insert(&mut self, now: Timestamp, events: &[UncommittedEvent]) -> Result<i64> {
         for rows in events.chunks(MAX_ROWS) {
             // Returning a statement to the cache clears its bindings, so unbound parameters are
             // null.
@@ -293,7 +281,7 @@ impl DirectConnection {
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         if events.len() <= MAX_ROWS {
             // A single statement is a transaction of its own.
             return self.insert(now, events);

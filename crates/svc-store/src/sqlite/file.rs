@@ -19,7 +19,7 @@ use sqlx::{
 use svc_model::limits;
 use svc_sys::private_file;
 
-use crate::{LastBackup, StoreError};
+use crate::{LastBackup, Result, StoreError};
 
 /// Attempts to take the lock. A process that probes the lock holds it for a moment.
 const TRIES: usize = 20;
@@ -119,7 +119,7 @@ const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 pub(crate) const SHRINK: &str = "pragma shrink_memory";
 
 /// Rejects links, which SQLite would follow.
-pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
+pub(super) fn check_names(path: &Path) -> Result<()> {
     for end in FILES {
         let mut name = OsString::from(path);
         name.push(end);
@@ -129,7 +129,7 @@ pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+fn options(path: &Path) -> Result<SqliteConnectOptions> {
     check_names(path)?;
     Ok(SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
@@ -140,7 +140,7 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
         .disable_statement_logging())
 }
 
-pub(crate) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+pub(crate) fn writer_options(path: &Path) -> Result<SqliteConnectOptions> {
     Ok(options(path)?
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
@@ -148,13 +148,13 @@ pub(crate) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
         .pragma("journal_size_limit", limits::WAL_BYTES.to_string()))
 }
 
-pub(crate) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+pub(crate) fn reader_options(path: &Path) -> Result<SqliteConnectOptions> {
     Ok(options(path)?.read_only(true).row_buffer_size(1024))
 }
 
 /// For a file from an untrusted place. `trusted_schema = off` keeps its schema from calling unsafe
 /// functions, and the rollback journal mode leaves no file beside it.
-pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions> {
     Ok(options(path)?
         .journal_mode(SqliteJournalMode::Delete)
         .synchronous(SqliteSynchronous::Full)
@@ -165,7 +165,7 @@ pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, Store
 
 /// Copies the database at `from` to the new file `to`, and checks the copy. A daemon may be writing
 /// to the database meanwhile.
-pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
+pub async fn backup(from: &Path, to: &Path) -> Result<()> {
     let mut conn = reader_options(from)?.connect().await?;
     vacuum_into(&mut conn, to).await?;
     conn.close().await?;
@@ -194,7 +194,7 @@ pub fn last_backup(db: &Path) -> Option<LastBackup> {
 
 /// The copy gets its name only when it is complete and checked. It holds all data of the database,
 /// so its mode excludes other users at all times; a link at its path is an error.
-pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
+pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<()> {
     let file = private_file::temporary_beside(to).map_err(failed)?;
     let text = file.path().display().to_string();
     sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
@@ -203,7 +203,7 @@ pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Resul
     private_file::persist_new(file, to).map_err(failed)
 }
 
-async fn check_integrity(path: &Path) -> Result<(), StoreError> {
+async fn check_integrity(path: &Path) -> Result<()> {
     let mut conn = reader_options(path)?.connect().await?;
     findings(&mut conn, path, "pragma integrity_check(20)").await?;
     conn.close().await?;
@@ -215,7 +215,7 @@ pub(super) async fn findings(
     conn: &mut SqliteConnection,
     path: &Path,
     check: &'static str,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let findings = sqlx::query_scalar::<_, String>(check).fetch_all(conn).await?;
     if findings == ["ok"] {
         return Ok(());

@@ -14,7 +14,8 @@ use sqlx::{
 
 use super::file::{reader_options, vacuum_into, writer_options};
 use crate::{
-    CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, ServerReport, StoreError,
+    CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, Result, ServerReport,
+    StoreError,
 };
 
 /// Migrations from an empty file to the current schema. The first is the baseline, which creates
@@ -225,7 +226,7 @@ async fn keep_copy(
     Ok(())
 }
 
-async fn last_log_position(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
+async fn last_log_position(conn: &mut SqliteConnection) -> Result<i64> {
     let end = sqlx::query_scalar::<_, i64>("select coalesce(max(position), 0) from event");
     Ok(end.fetch_one(conn).await?)
 }
@@ -252,7 +253,7 @@ async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
 }
 
 /// Whether the file was made by migrations from before the baseline.
-async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
+async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool> {
     if applied(conn).await? == 0 {
         return Ok(false);
     }
@@ -306,7 +307,7 @@ async fn note_baseline(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
 pub(super) async fn model_of(
     conn: &mut SqliteConnection,
     version: i64,
-) -> Result<SqliteConnection, StoreError> {
+) -> Result<SqliteConnection> {
     let steps = if is_before_baseline(conn).await? { &UPGRADE } else { &MIGRATOR };
     let steps = steps.iter().filter(|step| step.version <= version).cloned().collect();
     let options = SqliteConnectOptions::new().in_memory(true).disable_statement_logging();
@@ -350,7 +351,7 @@ pub(super) async fn applied_steps(
     Ok(steps)
 }
 
-async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
+async fn applied(conn: &mut SqliteConnection) -> Result<i64> {
     let known = sqlx::query_scalar::<_, i64>(
         "select count(*) from sqlite_schema where name = '_sqlx_migrations'",
     )

@@ -14,7 +14,7 @@ use super::{
     file::{findings, reader_options, restore_options},
     migrate::{applied_steps, inspect, model_of},
 };
-use crate::{Migrations, RestoreError, StoreError, upkeep::MoveMark};
+use crate::{Migrations, RestoreError, Result, StoreError, upkeep::MoveMark};
 
 /// Statements that invalidate state from before the restore.
 ///
@@ -73,7 +73,7 @@ pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreErr
 ///
 /// # Errors
 /// If the file cannot be read, or has no history.
-pub async fn gone_to(path: &Path) -> Result<Option<String>, StoreError> {
+pub async fn gone_to(path: &Path) -> Result<Option<String>> {
     let mut conn = read_only(path).await?;
     let marks =
         "select value from setting where name in ('moved_to', 'moving_to') order by name limit 1";
@@ -84,7 +84,7 @@ pub async fn gone_to(path: &Path) -> Result<Option<String>, StoreError> {
 
 /// Opens the file to read it. If nobody else has it open, it is opened as immutable: reading it
 /// would otherwise leave a write-ahead log and its index beside it.
-async fn read_only(path: &Path) -> Result<SqliteConnection, StoreError> {
+async fn read_only(path: &Path) -> Result<SqliteConnection> {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
     let is_alone = !Path::new(&wal).exists();

@@ -19,7 +19,7 @@ use super::{
     file::{SHRINK, check_names},
 };
 use crate::{
-    StoreError,
+    Result, StoreError,
     columns::{DirectRow, Parameter},
 };
 
@@ -43,11 +43,7 @@ impl RowReaders {
         drop(self.idle().take());
     }
 
-    pub(crate) fn value<T: FromSql>(
-        &self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
+    pub(crate) fn value<T: FromSql>(&self, sql: &str, values: &[Parameter<'_>]) -> Result<T> {
         self.read(|conn| {
             conn.prepare_cached(sql)?.query_row(params_from_iter(values), |row| row.get(0))
         })
@@ -57,26 +53,19 @@ impl RowReaders {
         &self,
         sql: &str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>> {
         self.read(|conn| {
             conn.prepare_cached(sql)?.query_row(params_from_iter(values), read_row).optional()
         })
     }
 
-    pub(crate) fn all<T: DirectRow>(
-        &self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>, StoreError> {
+    pub(crate) fn all<T: DirectRow>(&self, sql: &str, values: &[Parameter<'_>]) -> Result<Vec<T>> {
         self.read(|conn| {
             conn.prepare_cached(sql)?.query_map(params_from_iter(values), read_row)?.collect()
         })
     }
 
-    fn read<T>(
-        &self,
-        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         let idle = self.idle().as_mut().ok_or(StoreError::Stopped)?.pop();
         let conn = idle.map_or_else(
             || {
@@ -95,7 +84,7 @@ impl RowReaders {
         Ok(read?)
     }
 
-    pub(crate) fn release_memory(&self) -> Result<(), StoreError> {
+    pub(crate) fn release_memory(&self) -> Result<()> {
         self.idle().as_mut().map_or(Ok(()), release_memory)
     }
 
@@ -134,7 +123,7 @@ impl FrameReaders {
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| StoreError::Stopped)?;
         let readers = Arc::clone(self);
@@ -157,7 +146,7 @@ impl FrameReaders {
         job.await.map_err(|_| StoreError::Stopped)?
     }
 
-    pub(crate) fn release_memory(&self) -> Result<(), StoreError> {
+    pub(crate) fn release_memory(&self) -> Result<()> {
         release_memory(&mut self.idle())
     }
 
@@ -167,7 +156,7 @@ impl FrameReaders {
     }
 }
 
-pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
+pub(crate) fn open(path: &Path) -> Result<Connection> {
     check_names(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
@@ -176,7 +165,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Closes idle connections but for one, and frees the pages that it has cached.
-fn release_memory(idle: &mut Vec<Connection>) -> Result<(), StoreError> {
+fn release_memory(idle: &mut Vec<Connection>) -> Result<()> {
     idle.truncate(1);
     Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
 }

@@ -11,14 +11,14 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{Caller, Timestamp, TokenHash, TokenId, limits, new_secret, token_hash};
-use svc_store::{LoginCodeRow, TokenRow};
+use svc_store::{LoginCodeRow, TokenRow, job};
 
 use super::{
     Access, Credential,
     credentials::{Browser, CachedToken},
     tokens::{new_row, require_operator},
 };
-use crate::service::Error;
+use crate::service::{Error, Result};
 
 /// The session in the row of a browser. It is reserved: no session token is made for it.
 const SUBJECT: &str = "operator";
@@ -59,32 +59,30 @@ pub struct BrowserSignIn {
 
 impl Access {
     /// Makes a code that signs a browser in. Only the operator may.
-    pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode, Error> {
+    pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode> {
         let code = new_secret();
         let expires_at = self.store_key(caller, SignInKey::Code(&code)).await?;
         Ok(LoginCode { code, expires_at })
     }
 
     /// Makes a ticket that signs a browser of the daemon's user in. Only the operator may.
-    pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket, Error> {
+    pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket> {
         let ticket = new_secret();
         let expires_at = self.store_key(caller, SignInKey::Ticket(&ticket)).await?;
         Ok(LoginTicket { ticket, expires_at })
     }
 
-    async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
+    async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp> {
         require_operator(caller)?;
         let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
-        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
-                tx.browsers()
-                    .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
-                    .await?;
-                tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
-                Ok::<_, Error>(expires_at)
-            })
-        });
+        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
+            tx.browsers()
+                .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
+                .await?;
+            tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
+            Ok::<_, Error>(expires_at)
+        }));
         job.await
     }
 
@@ -92,7 +90,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Forbidden`] for a key that is wrong, expired, or used.
-    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn, Error> {
+    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn> {
         let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
         // Checked before anything is written: the request has no credential yet.
@@ -100,21 +98,19 @@ impl Access {
         check_key(word, known.as_ref(), &operator, self.core.now())?;
         let secret = new_secret();
         let (cookie, ids) = (cookie_hash(&secret), self.core.ids.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let known = tx.browsers().login_code(&hash).await?;
-                check_key(word, known.as_ref(), &operator, tx.now())?;
-                tx.browsers().use_login_code(&hash).await?;
-                tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
-                let subject = SUBJECT.to_owned();
-                let row = TokenRow {
-                    operator_credential: Some(operator),
-                    ..new_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
-                };
-                tx.tokens().insert(&row, &cookie).await?;
-                Ok::<_, Error>(row)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let known = tx.browsers().login_code(&hash).await?;
+            check_key(word, known.as_ref(), &operator, tx.now())?;
+            tx.browsers().use_login_code(&hash).await?;
+            tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
+            let subject = SUBJECT.to_owned();
+            let row = TokenRow {
+                operator_credential: Some(operator),
+                ..new_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
+            };
+            tx.tokens().insert(&row, &cookie).await?;
+            Ok::<_, Error>(row)
+        }));
         let row = job.await?;
         Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
     }
@@ -123,7 +119,7 @@ impl Access {
     pub async fn authenticate_browser(
         &self,
         secret: &str,
-    ) -> Result<Option<(Caller, Credential, TokenId)>, Error> {
+    ) -> Result<Option<(Caller, Credential, TokenId)>> {
         let (hash, now) = (cookie_hash(secret), self.core.now());
         let known = self.tokens.seen().by_cookie.get(&hash).cloned();
         let mut browser = known.filter(|browser| browser.seen.is_fresh(now));
@@ -138,7 +134,7 @@ impl Access {
         Ok(Some((Caller::Operator, seen.credential(), seen.id)))
     }
 
-    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>, Error> {
+    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>> {
         let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let row = self.core.store.tokens().by_hash(hash).await?;
         let Some(row) = row.filter(|row| row.revoked_at.is_none()) else { return Ok(None) };
@@ -154,8 +150,7 @@ impl Access {
     /// Signs all browsers out. If the write fails, their cookies are invalid all the same, because
     /// the operator's token has changed; only open requests go on.
     pub(super) async fn end_browsers(&self) {
-        let job =
-            self.core.store.write(|tx| Box::pin(async move { tx.browsers().revoke_all().await }));
+        let job = self.core.store.write(job!(|tx| tx.browsers().revoke_all().await));
         let ended = job.await;
         match ended {
             Ok(ids) => self.forget(&ids),
@@ -193,12 +188,7 @@ impl SignInKey<'_> {
 }
 
 /// Checks a key under this credential of the operator. `word` names the kind of the key.
-fn check_key(
-    word: &str,
-    key: Option<&LoginCodeRow>,
-    operator: &str,
-    now: Timestamp,
-) -> Result<(), Error> {
+fn check_key(word: &str, key: Option<&LoginCodeRow>, operator: &str, now: Timestamp) -> Result<()> {
     let fault = match key {
         None => "is not known",
         Some(key) if key.used_at.is_some() => "was used already",

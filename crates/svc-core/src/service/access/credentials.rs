@@ -18,11 +18,11 @@ use svc_model::{
     Caller, Principal, ProcessIdentity, Scope, Timestamp, TokenHash, TokenId, WeakSecret,
     check_secret, is_reserved_name, limits, new_secret, token_hash,
 };
-use svc_store::TokenRow;
+use svc_store::{TokenRow, job};
 use svc_sys::{private_file, telemetry};
 use tokio_util::sync::CancellationToken;
 
-use crate::service::{Error, core::Core};
+use crate::service::{Error, Result, core::Core};
 
 const OPERATOR_PREFIX: &str = "operator:";
 
@@ -51,7 +51,7 @@ impl Access {
         self.tokens.forget(ids, self.core.now());
     }
 
-    pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
+    pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>> {
         let hash = token_hash(token);
         if self.tokens.is_operator(&hash) {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
@@ -68,7 +68,7 @@ impl Access {
         Ok(Some((seen.caller.clone(), seen.credential())))
     }
 
-    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>, Error> {
+    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>> {
         let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let Some(row) = self.core.store.tokens().by_hash(hash).await? else { return Ok(None) };
         // A token for a reserved name is older than the reservation. A browser's secret is valid as
@@ -85,11 +85,7 @@ impl Access {
         Ok(Some(seen))
     }
 
-    pub(super) async fn cached(
-        &self,
-        row: TokenRow,
-        read_at: Timestamp,
-    ) -> Result<CachedToken, Error> {
+    pub(super) async fn cached(&self, row: TokenRow, read_at: Timestamp) -> Result<CachedToken> {
         let root = match &row.project {
             Some(project) => self.core.projects.root(project, row.cwd.as_deref()).await?,
             None => None,
@@ -104,10 +100,7 @@ impl Access {
         }
         self.tokens.seen().note_use(&seen.id, now);
         let id = seen.id.clone();
-        let write = self
-            .core
-            .store
-            .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
+        let write = self.core.store.write(job!(|tx| tx.tokens().note_use(&id).await));
         // Authentication does not depend on this record.
         if let Err(error) = Box::pin(write).await {
             let error = telemetry::chain(&error);
@@ -169,7 +162,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Unauthorized`] if it is not, or cannot be checked.
-    pub async fn check_credential(&self, caller: &Caller, name: &str) -> Result<(), Error> {
+    pub async fn check_credential(&self, caller: &Caller, name: &str) -> Result<()> {
         let is_good = match caller.token() {
             None => name == self.tokens.operator_fingerprint(),
             Some(_) => match TokenId::parse(name) {
@@ -185,7 +178,7 @@ impl Access {
         &self,
         principal: &Principal,
         credential: Option<&str>,
-    ) -> Result<RecordedCaller, Error> {
+    ) -> Result<RecordedCaller> {
         let key = match principal {
             Principal::Operator => return Ok(self.operator_of_record(credential)),
             Principal::Session(key) => key,

@@ -15,12 +15,12 @@ use svc_model::{
     Caller, Ids, LocalProcess, ProcessIdentity, ProcessState, SHELLS, Timestamp, TokenId,
     is_agent_key, limits, new_secret, token_hash,
 };
-use svc_store::{AgentRow, ProcessSubject, TokenRow, WriteTx};
+use svc_store::{AgentRow, ProcessSubject, TokenRow, WriteTx, job};
 use svc_sys::process_list::{self, ProcessEntry};
 use tokio::time::{Instant, sleep};
 
 use super::{Access, Credential, credentials::CachedToken, tokens::new_row};
-use crate::service::{Error, check};
+use crate::service::{Error, Result, check};
 
 /// Characters of a client's name in the subject of its process.
 const NAME_CHARS: usize = 24;
@@ -62,11 +62,7 @@ impl Access {
     /// # Errors
     /// [`Error::Forbidden`] if the named process is no ancestor of the one on the socket, or the
     /// operator revoked a token of the client.
-    pub async fn trade(
-        &self,
-        peer: LocalProcess,
-        input: NewProcessToken,
-    ) -> Result<ProcessToken, Error> {
+    pub async fn trade(&self, peer: LocalProcess, input: NewProcessToken) -> Result<ProcessToken> {
         check::short("client", input.client.as_deref())?;
         let client = self.client_of(peer, input.client_pid).await?;
         let name = input.client.unwrap_or_else(|| client.name.clone());
@@ -80,22 +76,20 @@ impl Access {
         };
         let bearer = client.bearer();
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let mut subject = subject_of(tx, &process, fresh).await?;
-                if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session)) {
-                    // One process may have sessions in several folders, and starts the `svc
-                    // stdio` of a session in the session's folder.
-                    subject.project = Some(project);
-                    subject.cwd = Some(folder);
-                }
-                let replaced = replace_tokens(tx, &process, &bearer).await?;
-                let row = row_of(&ids, subject, process, tx.now());
-                tx.tokens().insert(&row, &hash).await?;
-                tx.tokens().set_bearer(&row.token_id, &bearer).await?;
-                Ok::<_, Error>((row, replaced))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let mut subject = subject_of(tx, &process, fresh).await?;
+            if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session)) {
+                // One process may have sessions in several folders, and starts the `svc
+                // stdio` of a session in the session's folder.
+                subject.project = Some(project);
+                subject.cwd = Some(folder);
+            }
+            let replaced = replace_tokens(tx, &process, &bearer).await?;
+            let row = row_of(&ids, subject, process, tx.now());
+            tx.tokens().insert(&row, &hash).await?;
+            tx.tokens().set_bearer(&row.token_id, &bearer).await?;
+            Ok::<_, Error>((row, replaced))
+        }));
         let (row, replaced) = job.await?;
         self.forget(&replaced);
         Ok(ProcessToken {
@@ -116,7 +110,7 @@ impl Access {
         &self,
         peer: LocalProcess,
         client_pid: u32,
-    ) -> Result<(Caller, Credential), Error> {
+    ) -> Result<(Caller, Credential)> {
         let client = self.client_of(peer, Some(client_pid)).await?;
         let now = self.core.now();
         let known = self.tokens.seen().by_process.get(&client.process).cloned();
@@ -128,11 +122,7 @@ impl Access {
         Ok((seen.caller.clone(), seen.credential()))
     }
 
-    async fn client_of(
-        &self,
-        peer: LocalProcess,
-        named: Option<u32>,
-    ) -> Result<ClientProcess, Error> {
+    async fn client_of(&self, peer: LocalProcess, named: Option<u32>) -> Result<ClientProcess> {
         let client = ClientProcess::find(peer, named)?;
         let now = self.core.now();
         for nearer in &client.between {
@@ -148,7 +138,7 @@ impl Access {
 
     /// The valid token of a process. The first call stores one whose secret nobody has: the socket
     /// identifies the process.
-    async fn token_of(&self, client: ClientProcess) -> Result<CachedToken, Error> {
+    async fn token_of(&self, client: ClientProcess) -> Result<CachedToken> {
         let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let process = client.process.clone();
         let known = self.core.store.tokens().of_process(&process, read_at).await?;
@@ -172,7 +162,7 @@ impl Access {
         process: &ProcessIdentity,
         name: &str,
         cwd: Option<String>,
-    ) -> Result<ProcessSubject, Error> {
+    ) -> Result<ProcessSubject> {
         if let Some(hosted) = self.subject_below_host(process).await? {
             return Ok(hosted);
         }
@@ -188,20 +178,18 @@ impl Access {
         &self,
         process: ProcessIdentity,
         fresh: ProcessSubject,
-    ) -> Result<TokenRow, Error> {
+    ) -> Result<TokenRow> {
         let ids = self.core.ids.clone();
         let hash = token_hash(&new_secret());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                if let Some(row) = tx.tokens().of_process(&process).await? {
-                    return Ok(row);
-                }
-                let subject = subject_of(tx, &process, fresh).await?;
-                let row = row_of(&ids, subject, process, tx.now());
-                tx.tokens().insert(&row, &hash).await?;
-                Ok(row)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            if let Some(row) = tx.tokens().of_process(&process).await? {
+                return Ok(row);
+            }
+            let subject = subject_of(tx, &process, fresh).await?;
+            let row = row_of(&ids, subject, process, tx.now());
+            tx.tokens().insert(&row, &hash).await?;
+            Ok(row)
+        }));
         job.await
     }
 
@@ -215,13 +203,14 @@ impl Access {
         process: ProcessIdentity,
         client: &str,
         cwd: Option<String>,
-    ) -> Result<Caller, Error> {
+    ) -> Result<Caller> {
         let is_running = self.core.state_of(&self.core.here(&process)) == ProcessState::Running;
         if !is_running {
             let gone = process.clone();
-            let known = self.core.store.write(move |tx| {
-                Box::pin(async move { Ok::<_, Error>(tx.tokens().process_subject(&gone).await?) })
-            });
+            let known = self
+                .core
+                .store
+                .write(job!(|tx| Ok::<_, Error>(tx.tokens().process_subject(&gone).await?)));
             if let Some(ProcessSubject { token_id: Some(token), session, project, cwd, .. }) =
                 known.await?.filter(|subject| !subject.is_barred)
             {
@@ -249,7 +238,7 @@ impl Access {
         Ok(self.cached(row, self.core.now()).await?.caller)
     }
 
-    async fn end_process(&self, process: ProcessIdentity) -> Result<(), Error> {
+    async fn end_process(&self, process: ProcessIdentity) -> Result<()> {
         let ended = self.core.store.write(move |tx| {
             let limit = limits::PROCESSES_PER_PAGE;
             Box::pin(async move { tx.tokens().end_of_process(&process, limit).await })
@@ -259,7 +248,7 @@ impl Access {
     }
 
     /// Revokes the tokens of this machine's processes that have ended.
-    pub async fn sweep_processes(&self) -> Result<(), Error> {
+    pub async fn sweep_processes(&self) -> Result<()> {
         let mut after: Option<ProcessIdentity> = None;
         loop {
             let limit = limits::PROCESSES_PER_PAGE;
@@ -276,9 +265,10 @@ impl Access {
         let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
         let limit = limits::PROCESSES_PER_PAGE;
         if self.core.store.tokens().has_gone_processes(before).await? {
-            let write = self.core.store.write(move |tx| {
-                Box::pin(async move { tx.tokens().forget_gone_processes(before, limit).await })
-            });
+            let write = self
+                .core
+                .store
+                .write(job!(|tx| tx.tokens().forget_gone_processes(before, limit).await));
             write.await?;
         }
         Ok(())
@@ -291,7 +281,7 @@ async fn replace_tokens(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
     bearer: &str,
-) -> Result<Vec<TokenId>, Error> {
+) -> Result<Vec<TokenId>> {
     let limit = limits::PROCESSES_PER_PAGE;
     let mut replaced = Vec::new();
     for known in tx.tokens().bearers(process).await? {
@@ -307,7 +297,7 @@ async fn subject_of(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
     fresh: ProcessSubject,
-) -> Result<ProcessSubject, Error> {
+) -> Result<ProcessSubject> {
     let subject = tx.tokens().process_subject(process).await?.unwrap_or(fresh);
     if subject.is_barred {
         return Err(Error::Forbidden(format!(
@@ -369,7 +359,7 @@ struct ClientProcess {
 impl ClientProcess {
     /// The client that the process on the socket names, which must be this process or one of its
     /// ancestors; without a name, its nearest ancestor that is no shell.
-    fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
+    fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self> {
         let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let LocalProcess { pid, started, .. } = peer;
         let Some(peer) = pid.filter(|pid| *pid > 0) else {
@@ -478,7 +468,7 @@ impl Access {
     async fn subject_below_host(
         &self,
         process: &ProcessIdentity,
-    ) -> Result<Option<ProcessSubject>, Error> {
+    ) -> Result<Option<ProcessSubject>> {
         let deadline = Instant::now() + HOST_ROW_WAIT;
         let agent = loop {
             match self.find_host_above(process).await? {
@@ -505,7 +495,7 @@ impl Access {
         }))
     }
 
-    async fn find_host_above(&self, process: &ProcessIdentity) -> Result<HostLookup, Error> {
+    async fn find_host_above(&self, process: &ProcessIdentity) -> Result<HostLookup> {
         let mut has_unknown_host = false;
         for (pid, entry) in with_ancestors(process.pid, u64::MAX) {
             let identity = entry.identity(pid);
@@ -548,7 +538,6 @@ mod tests {
         io::{BufRead as _, BufReader},
         process::{Child, Command, Stdio},
     };
-
 
     use super::*;
     use crate::service::testing::opened;

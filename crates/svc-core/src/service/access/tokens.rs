@@ -9,12 +9,12 @@ use svc_model::{
     TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
     token_hash,
 };
-use svc_store::{PeerRow, TokenRow};
+use svc_store::{PeerRow, TokenRow, job};
 
 use super::Access;
-use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
+use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check};
 
-fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
+fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<()> {
     let is_known =
         |scope: &&String| OWN_SCOPES.contains(&scope.as_str()) || of_servers.contains(*scope);
     let Some(unknown) = scopes.iter().find(|scope| !is_known(scope)) else { return Ok(()) };
@@ -109,10 +109,7 @@ pub enum TokenKind {
 
 impl Access {
     /// The hash of the token with this fingerprint, if it is valid.
-    pub async fn good_token(
-        &self,
-        fingerprint: &TokenFingerprint,
-    ) -> Result<Option<TokenHash>, Error> {
+    pub async fn good_token(&self, fingerprint: &TokenFingerprint) -> Result<Option<TokenHash>> {
         let operator = self.tokens.operator();
         if TokenFingerprint::from_hash(&operator) == *fingerprint {
             return Ok(Some(operator));
@@ -128,7 +125,7 @@ impl Access {
         caller: &Caller,
         input: NewToken,
         of_servers: &BTreeSet<String>,
-    ) -> Result<MintedToken, Error> {
+    ) -> Result<MintedToken> {
         require_operator(caller)?;
         check_scopes(&input.scopes, of_servers)?;
         check::not_blank("session", &input.session)?;
@@ -154,31 +151,29 @@ impl Access {
         }
         let token = format!("svc_{}", new_secret());
         let (hash, ids) = (token_hash(&token), self.core.ids.clone());
-        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let row = TokenRow {
-                    scopes: input.scopes,
-                    project,
-                    cwd,
-                    ..new_row(&ids, input.session, tx.now(), ttl)
-                };
-                tx.tokens().insert(&row, &hash).await?;
-                Ok(MintedToken {
-                    token_id: row.token_id,
-                    token,
-                    session: row.session,
-                    scopes: row.scopes,
-                    project: row.project,
-                    expires_at: row.expires_at,
-                })
+        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let row = TokenRow {
+                scopes: input.scopes,
+                project,
+                cwd,
+                ..new_row(&ids, input.session, tx.now(), ttl)
+            };
+            tx.tokens().insert(&row, &hash).await?;
+            Ok(MintedToken {
+                token_id: row.token_id,
+                token,
+                session: row.session,
+                scopes: row.scopes,
+                project: row.project,
+                expires_at: row.expires_at,
             })
-        });
+        }));
         job.await
     }
 
     /// Resolves the key of an attended session to its subject, so that the token's holder acts as
     /// that session, and not as a second one of the same name.
-    async fn resolve_attended(&self, input: NewToken) -> Result<NewToken, Error> {
+    async fn resolve_attended(&self, input: NewToken) -> Result<NewToken> {
         let Some(PeerReference::SessionKey(key)) = PeerReference::parse(&input.session) else {
             return Ok(input);
         };
@@ -207,7 +202,7 @@ impl Access {
         &self,
         caller: &Caller,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<TokenInfo>, Error> {
+    ) -> Result<Page<TokenInfo>> {
         if !caller.has_scope(READ_ALL) {
             let why = "tokens are the operator's to see, or need read_all";
             return Err(Error::Forbidden(why.to_owned()));
@@ -221,7 +216,7 @@ impl Access {
 
     /// Revokes a session token, by its id or a prefix of it, from the next request on. Only the
     /// operator may.
-    pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
+    pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo> {
         require_operator(caller)?;
         let unknown = || Error::not_found(ResourceKind::Token, id);
         let id = match IdReference::parse(id, TokenId::PREFIX) {
@@ -237,7 +232,7 @@ impl Access {
             .core
             .store
             .on_behalf_of(caller)
-            .write(move |tx| Box::pin(async move { tx.tokens().revoke(&to_revoke).await }));
+            .write(job!(|tx| tx.tokens().revoke(&to_revoke).await));
         let row = job.await?;
         self.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)
@@ -245,7 +240,7 @@ impl Access {
 
     /// Replaces the operator's token. Only the operator may. Browsers that were signed in under the
     /// old one are signed out.
-    pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
+    pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String> {
         require_operator(caller)?;
         let token = self.tokens.rotate().map_err(|error| {
             let why = svc_sys::telemetry::chain(&error);
@@ -302,7 +297,7 @@ impl From<TokenRow> for TokenInfo {
     }
 }
 
-pub(super) fn require_operator(caller: &Caller) -> Result<(), Error> {
+pub(super) fn require_operator(caller: &Caller) -> Result<()> {
     if caller.is_operator() {
         return Ok(());
     }

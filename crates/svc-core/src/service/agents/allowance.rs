@@ -13,7 +13,7 @@ use svc_model::{
 };
 
 use super::AgentSettings;
-use crate::service::{Error, core::Core};
+use crate::service::{Error, Result, core::Core};
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StartOverrides<'a> {
@@ -41,7 +41,7 @@ pub(super) struct StartFolder {
 /// # Errors
 /// [`Error::LimitReached`] if the caller is that deep. [`Error::NotNow`] if the calling agent has
 /// ended.
-pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<(), Error> {
+pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<()> {
     let Some(key) = caller.session().filter(|key| is_agent_key(key)) else { return Ok(()) };
     let Some(agent) = core.store.agents().of_key(key).await? else { return Ok(()) };
     if agent.ended_at.is_some() {
@@ -73,7 +73,7 @@ impl StartOverrides<'_> {
         settings: &AgentSettings,
         caller: &Caller,
         instance: &AgentInstance,
-    ) -> Result<StartFolder, Error> {
+    ) -> Result<StartFolder> {
         let named = self.cwd.filter(|cwd| !cwd.trim().is_empty()).map(str::to_owned);
         let of_entry = instance.cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
         let is_chosen = named.is_some() || of_entry.is_none() && self.default_cwd.is_some();
@@ -160,7 +160,7 @@ fn permits(
     allowance: &StartAllowance,
     requester: &ResolvedStarter,
     settings: &StartSettings<'_>,
-) -> Result<(), Error> {
+) -> Result<()> {
     // Folders of the allowance are compared by their real path. A missing folder allows nothing.
     let folders = allowance.folders.iter().filter_map(|folder| folder.canonicalize().ok());
     let real = StartAllowance { folders: folders.collect(), ..allowance.clone() };

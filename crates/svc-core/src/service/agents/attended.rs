@@ -11,12 +11,12 @@ use svc_model::{
     hook::HookClient, limits,
 };
 use svc_store::{
-    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx,
+    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx, job,
 };
 
 use super::state::{give_to, set_reason};
 use crate::service::{
-    Error,
+    Error, Result,
     assignments::{
         self, AssignmentEvent, AssignmentOutcome, TaskEnd, caller_as, end_answered, retry,
     },
@@ -42,7 +42,7 @@ pub(super) async fn attended_of_key(
     core: &Core,
     caller: &Caller,
     named: &str,
-) -> Result<Option<PeerRow>, Error> {
+) -> Result<Option<PeerRow>> {
     let Some(PeerReference::SessionKey(key)) = PeerReference::parse(named) else {
         return Ok(None);
     };
@@ -61,7 +61,7 @@ pub(super) async fn attended_for(
     tx: &mut WriteTx,
     backend: &str,
     owned: &Ownership,
-) -> Result<Option<PeerRow>, Error> {
+) -> Result<Option<PeerRow>> {
     let Some(client) = HookClient::parse(backend) else { return Ok(None) };
     let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
@@ -81,7 +81,7 @@ pub(super) async fn ask_attended(
     work: &mut AssignmentRow,
     task: &mut TaskRow,
     row: &PeerRow,
-) -> Result<(), Error> {
+) -> Result<()> {
     let (caller, from) = asker(tx, core, task).await?;
     work.source_peer = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
     let input = NewMessage {
@@ -114,7 +114,7 @@ pub(super) async fn ask_attended(
 }
 
 /// Ends the tasks whose questions will get no answer.
-pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
+pub(super) async fn end_unanswered(core: &Core) -> Result<()> {
     let store = &core.store;
     let mut work = store.assignments().in_state(AssignmentState::Sent).await?;
     work.extend(store.assignments().in_state(AssignmentState::Running).await?);
@@ -123,7 +123,7 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
         let message = store.messages().get(&id).await?;
         let question = AttendedQuestion { core: core.clone(), task: task.clone(), message };
         let Some(end) = question.no_answer().await? else { continue };
-        let ended = store.write(move |tx| Box::pin(async move { question.end(tx, end).await }));
+        let ended = store.write(job!(|tx| question.end(tx, end).await));
         if let Err(error) = ended.await {
             if error.is_of_daemon() {
                 return Err(error);
@@ -142,7 +142,7 @@ struct AttendedQuestion {
 
 impl AttendedQuestion {
     /// Why no answer will come; `None` if one still may.
-    async fn no_answer(&self) -> Result<Option<NoAnswer>, Error> {
+    async fn no_answer(&self) -> Result<Option<NoAnswer>> {
         let store = &self.core.store;
         let Some(message) = &self.message else {
             return Ok(Some(NoAnswer::Gone("its message is gone")));
@@ -171,7 +171,7 @@ impl AttendedQuestion {
         })
     }
 
-    async fn end(self, tx: &mut WriteTx, why: NoAnswer) -> Result<(), Error> {
+    async fn end(self, tx: &mut WriteTx, why: NoAnswer) -> Result<()> {
         let Self { core, task: id, message } = self;
         let known = tx.assignments().of_task(&id).await?.filter(|it| it.ended_at.is_none());
         let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(&id).await?) else {
@@ -215,7 +215,7 @@ fn waits_in_inbox(peer: &Peer) -> String {
 }
 
 /// Withdraws a message that was not offered yet.
-async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Error> {
+async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<()> {
     let waits = |message: &Message| message.state < DeliveryState::Offered;
     if let Some(mut message) = message.filter(waits) {
         let to: PeerId = message.to_peer.clone();
@@ -227,7 +227,7 @@ async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Err
 }
 
 /// The requester, and the peer that its answer goes to. A session without a peer gets one.
-async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String), Error> {
+async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String)> {
     // A `from` that is not a peer id names a principal, and no answer can be sent to it.
     let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());
     Ok(match &task.owned.owner {

@@ -12,7 +12,7 @@ use svc_model::{
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     backend_names, limits,
 };
-use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView};
+use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -24,7 +24,9 @@ use super::{
     start::{AgentStart, MadeAgent, NewAgent},
     state::{may_run, may_steer, stream_of, unknown},
 };
-use crate::service::{Error, Listed, Page, PageBounds, assignments::note_returned, check, tasks};
+use crate::service::{
+    Error, Listed, Page, PageBounds, Result, assignments::note_returned, check, tasks,
+};
 
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
@@ -76,11 +78,7 @@ impl Agents {
     ///
     /// # Errors
     /// [`Error::NotNow`] with the reason if the program does not start.
-    pub async fn start_agent(
-        &self,
-        caller: &Caller,
-        input: NewAgent,
-    ) -> Result<StartedAgent, Error> {
+    pub async fn start_agent(&self, caller: &Caller, input: NewAgent) -> Result<StartedAgent> {
         may_run(caller)?;
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("resume", input.resume.as_deref())?;
@@ -92,8 +90,7 @@ impl Agents {
             AgentStart::new(&self.core, &self.settings, caller, input, resumed.as_ref()).await?;
         let (core, created_by) = (self.core.clone(), caller.principal().to_string());
         let store = self.core.store.on_behalf_of(caller);
-        let made = store
-            .write(move |tx| Box::pin(async move { start.make(tx, &core, &created_by).await }));
+        let made = store.write(job!(|tx| start.make(tx, &core, &created_by).await));
         let planned = match made.await? {
             MadeAgent::New(planned) => planned,
             MadeAgent::Known(row) => {
@@ -113,11 +110,7 @@ impl Agents {
     }
 
     /// Makes a task for an agent. The task begins when the queue reaches it.
-    pub async fn dispatch(
-        &self,
-        caller: &Caller,
-        input: NewDispatch,
-    ) -> Result<DispatchedTask, Error> {
+    pub async fn dispatch(&self, caller: &Caller, input: NewDispatch) -> Result<DispatchedTask> {
         may_run(caller)?;
         let dispatched = DispatchInput::new(self, caller, input)?.store().await?;
         self.core.work.notify_one();
@@ -140,7 +133,7 @@ impl Agents {
     }
 
     /// An agent by its id, its session key, or a short form of either.
-    pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
+    pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView> {
         Ok(self.view(self.find(caller, named).await?))
     }
 
@@ -150,7 +143,7 @@ impl Agents {
         caller: &Caller,
         filter: &AgentFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<AgentView>, Error> {
+    ) -> Result<Page<AgentView>> {
         let reader = Reader::from_caller(caller);
         let mut filter = filter.clone();
         filter.project = self.core.projects.named(filter.project.as_deref()).await?;
@@ -180,7 +173,7 @@ impl Agents {
         caller: &Caller,
         named: &str,
         input: SendToAgent,
-    ) -> Result<SendAnswer, Error> {
+    ) -> Result<SendAnswer> {
         check::not_blank("input", &input.input)?;
         check::long("input", &input.input, limits::V1_BODY_BYTES)?;
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
@@ -199,7 +192,7 @@ impl Agents {
     }
 
     /// Ends the agent's turn, not the agent.
-    pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
+    pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView> {
         let row = self.to_steer(caller, named).await?;
         let interrupted = self.host(&row.info.id).interrupt().await;
         self.noting_failure(&row.info.id, interrupted).await.map_err(of_host)?;
@@ -212,7 +205,7 @@ impl Agents {
         caller: &Caller,
         named: &str,
         stop: &StopAgent,
-    ) -> Result<StopAnswer, Error> {
+    ) -> Result<StopAnswer> {
         if !(0..=3600).contains(&stop.timeout) {
             return Err(Error::invalid("timeout", "must be from 0 to 3600 seconds"));
         }
@@ -231,7 +224,7 @@ impl Agents {
         caller: &Caller,
         named: &str,
         query: &HistoryQuery,
-    ) -> Result<HistoryPage, Error> {
+    ) -> Result<HistoryPage> {
         let row = self.find(caller, named).await?;
         let id = row.info.id;
         if row.ended_at.is_none()
@@ -248,7 +241,7 @@ impl Agents {
         &self,
         id: &AgentId,
         (before, limit, with_tools): (Option<i64>, u32, bool),
-    ) -> Result<(Vec<(i64, HistoryEntry)>, bool), Error> {
+    ) -> Result<(Vec<(i64, HistoryEntry)>, bool)> {
         let limit = limit as usize;
         let (name, view) = self.log_of(id).await?;
         let mut before = before.unwrap_or(i64::MAX);
@@ -271,17 +264,13 @@ impl Agents {
         }
     }
 
-    async fn log_of(&self, id: &AgentId) -> Result<(StreamName, StreamView), Error> {
+    async fn log_of(&self, id: &AgentId) -> Result<(StreamName, StreamView)> {
         let name = stream_of(id);
         let view = self.core.store.streams().view(&name).await?;
         Ok((name, view.ok_or_else(|| unknown(id.as_str()))?))
     }
 
-    async fn history_in_log(
-        &self,
-        id: AgentId,
-        query: &HistoryQuery,
-    ) -> Result<HistoryPage, Error> {
+    async fn history_in_log(&self, id: AgentId, query: &HistoryQuery) -> Result<HistoryPage> {
         let (name, view) = self.log_of(&id).await?;
         let before = query.before.map_or(i64::MAX, u64::cast_signed);
         let with_tools = query.include_tools.unwrap_or(true);
@@ -317,7 +306,7 @@ impl Agents {
     }
 
     /// The result of a task, or what its agent has said so far; and whether that text was cut.
-    pub async fn content_of(&self, task: &Task) -> Result<(String, bool), Error> {
+    pub async fn content_of(&self, task: &Task) -> Result<(String, bool)> {
         if let Some(result) = &task.result
             // A result that was cut between characters may be a few bytes shorter than the bound.
             && result.len() + char::MAX_LEN_UTF8 <= limits::TASK_RESULT_BYTES
@@ -363,39 +352,35 @@ impl Agents {
         &self,
         caller: &Caller,
         task: &TaskId,
-    ) -> Result<Option<(String, String)>, Error> {
+    ) -> Result<Option<(String, String)>> {
         let task = task.clone();
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let work = tx.assignments().of_task(&task).await?;
-                let Some(mut work) = work else { return Ok(None) };
-                note_returned(tx, &mut work).await?;
-                Ok(Some((work.instance, work.backend)))
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let work = tx.assignments().of_task(&task).await?;
+            let Some(mut work) = work else { return Ok(None) };
+            note_returned(tx, &mut work).await?;
+            Ok(Some((work.instance, work.backend)))
+        }));
         write.await
     }
 
     /// Notes that no call waits for a task's answer any more: a message brings it at the end.
-    pub async fn stop_waiting(&self, task: &TaskId) -> Result<(), Error> {
+    pub async fn stop_waiting(&self, task: &TaskId) -> Result<()> {
         let task = task.clone();
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let work = tx.assignments().of_task(&task).await?;
-                let waits = |work: &AssignmentRow| work.ended_at.is_none();
-                if let Some(mut work) = work.filter(waits)
-                    && work.waits_until.take().is_some()
-                {
-                    tx.assignments().update(&work).await?;
-                }
-                Ok(())
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            let work = tx.assignments().of_task(&task).await?;
+            let waits = |work: &AssignmentRow| work.ended_at.is_none();
+            if let Some(mut work) = work.filter(waits)
+                && work.waits_until.take().is_some()
+            {
+                tx.assignments().update(&work).await?;
+            }
+            Ok(())
+        }));
         write.await
     }
 
     /// The agent that `named` names, if the caller may see it.
-    pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
+    pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow> {
         if named == LATEST {
             let (reader, filter) = (Reader::from_caller(caller), AgentFilter::default());
             let page =
@@ -420,7 +405,7 @@ impl Agents {
         &self,
         named: &str,
         is_seen: impl Fn(&AgentRow) -> bool,
-    ) -> Result<AgentRow, Error> {
+    ) -> Result<AgentRow> {
         let mut rows = self.core.store.agents().named(&named.to_ascii_lowercase()).await?;
         rows.retain(is_seen);
         if rows.iter().any(|row| row.ended_at.is_none()) {
@@ -441,7 +426,7 @@ impl Agents {
         }
     }
 
-    async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
+    async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow> {
         let row = self.find(caller, named).await?;
         may_steer(caller, &row)?;
         check_live(&row)?;
@@ -454,7 +439,7 @@ impl Agents {
         caller: &Caller,
         field: &'static str,
         named: &str,
-    ) -> Result<AgentRow, Error> {
+    ) -> Result<AgentRow> {
         let row = self.find(caller, named).await?;
         may_steer(caller, &row)?;
         if row.ended_at.is_none() {
@@ -483,7 +468,7 @@ struct FrameData {
     truncated: bool,
 }
 
-pub(super) fn check_live(row: &AgentRow) -> Result<(), Error> {
+pub(super) fn check_live(row: &AgentRow) -> Result<()> {
     if row.ended_at.is_none() {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use svc_model::{
     hook::HookClient,
     is_agent_key, limits,
 };
-use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx, job};
 use svc_sys::config::ResolvedInstance;
 
 use super::{
@@ -23,7 +23,7 @@ use super::{
     start::{conversation_of, full, limited},
     state::{listed, may_steer},
 };
-use crate::service::{Error, ResourceKind, check, core::Core, tasks, team};
+use crate::service::{Error, ResourceKind, Result, check, core::Core, tasks, team};
 
 /// Which agents may take a dispatch, as a caller writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -107,11 +107,7 @@ pub(super) struct DispatchInput<'a> {
 }
 
 impl<'a> DispatchInput<'a> {
-    pub(super) fn new(
-        agents: &'a Agents,
-        caller: &'a Caller,
-        input: NewDispatch,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(agents: &'a Agents, caller: &'a Caller, input: NewDispatch) -> Result<Self> {
         check::not_blank("prompt", &input.prompt)?;
         check::long("prompt", &input.prompt, limits::V1_BODY_BYTES)?;
         for (field, text) in [
@@ -132,7 +128,7 @@ impl<'a> DispatchInput<'a> {
         Ok(Self { agents, caller, input })
     }
 
-    pub(super) async fn store(self) -> Result<DispatchedTask, Error> {
+    pub(super) async fn store(self) -> Result<DispatchedTask> {
         // Held until the work is stored, so that the next choice by tag counts this work.
         let is_choosing = self.input.agent.is_none() && self.input.tag.is_some();
         let _choice = if is_choosing { Some(self.agents.live.choosing.lock().await) } else { None };
@@ -171,10 +167,10 @@ impl<'a> DispatchInput<'a> {
             is_at_once: input.is_at_once,
         };
         let store = agents.core.store.on_behalf_of(caller);
-        store.write(move |tx| Box::pin(async move { dispatch.insert(tx).await })).await
+        store.write(job!(|tx| dispatch.insert(tx).await)).await
     }
 
-    async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements, Error> {
+    async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements> {
         let Self { agents, caller, input } = self;
         let mode = match input.mode {
             Some(WantedMode::AutoTmux) => {
@@ -232,7 +228,7 @@ impl<'a> DispatchInput<'a> {
         Ok(requirements)
     }
 
-    async fn target(&self) -> Result<DispatchTarget, Error> {
+    async fn target(&self) -> Result<DispatchTarget> {
         let Self { agents, input, .. } = self;
         let all = agents.settings.resolved();
         let of = |it: &ResolvedInstance| DispatchTarget {
@@ -296,7 +292,7 @@ impl<'a> DispatchInput<'a> {
         }
     }
 
-    async fn live_target(&self, named: &str) -> Result<DispatchTarget, Error> {
+    async fn live_target(&self, named: &str) -> Result<DispatchTarget> {
         let Self { agents, caller, .. } = self;
         let row = match agents.find(caller, named).await {
             Err(Error::NotFound { .. }) => {
@@ -311,7 +307,7 @@ impl<'a> DispatchInput<'a> {
     }
 
     /// The live participant of that name: a hosted agent or an attended session.
-    async fn named_target(&self, named: &str) -> Result<DispatchTarget, Error> {
+    async fn named_target(&self, named: &str) -> Result<DispatchTarget> {
         let (core, caller) = (&self.agents.core, self.caller);
         let nobody = |why: String| choices("agent", &why, &self.agents.settings.resolved());
         let row = match team::find_peer(core, caller, named, ResourceKind::Peer).await {
@@ -347,7 +343,7 @@ impl<'a> DispatchInput<'a> {
         Ok(attended_target(named, row))
     }
 
-    fn hosted_target(&self, named: &str, row: AgentRow) -> Result<DispatchTarget, Error> {
+    fn hosted_target(&self, named: &str, row: AgentRow) -> Result<DispatchTarget> {
         may_steer(self.caller, &row)?;
         if row.ended_at.is_some() {
             let why = format!("agent {named} has ended: `session` continues its conversation");
@@ -362,7 +358,7 @@ impl<'a> DispatchInput<'a> {
     }
 
     /// The vendor's id of the conversation that the dispatch continues.
-    async fn resumed(&self, backend: AgentBackend) -> Result<Option<String>, Error> {
+    async fn resumed(&self, backend: AgentBackend) -> Result<Option<String>> {
         let Self { agents, caller, input } = self;
         let Some(session) = input.session.as_deref() else { return Ok(None) };
         if backend == AgentBackend::Exec {
@@ -391,7 +387,7 @@ struct DispatchRows {
 }
 
 impl DispatchRows {
-    async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask, Error> {
+    async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask> {
         let Self { agents, caller, new_task, mut row, is_at_once } = self;
         let core = &agents.core;
         let prompt = new_task.prompt.clone();
@@ -456,7 +452,7 @@ impl DispatchRows {
 }
 
 /// Refuses a wait of an agent for itself, or for a session that waits for that agent.
-async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), Error> {
+async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<()> {
     let WorkRequirements { agent_id, peer_id, .. } = &row.requirements;
     let awaited = match (agent_id, peer_id) {
         (Some(agent), _) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
@@ -483,11 +479,7 @@ fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
 
 /// Makes the caller's peer, to which the end of the work is sent. A session has no peer before its
 /// first request.
-async fn ensure_requester_peer(
-    tx: &mut WriteTx,
-    core: &Core,
-    caller: &Caller,
-) -> Result<(), Error> {
+async fn ensure_requester_peer(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<()> {
     // An agent's peer is made when the agent starts. An ended agent gets no messages.
     if let Some(session) = caller.session()
         && !tx.agents().was_run(session).await?

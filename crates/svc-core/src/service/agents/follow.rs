@@ -15,7 +15,7 @@ use svc_model::{
     AgentId, NewEvent, ProcessIdentity, StreamName, StreamVisibility,
     agent::{AgentDelta, AgentEventBody, AgentState, HistoryRole},
 };
-use svc_store::{PrecedingEvent, StoreError};
+use svc_store::{PrecedingEvent, StoreError, job};
 use svc_sys::backoff::Backoff;
 use svc_wire::host_protocol::StopAgent;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -26,7 +26,7 @@ use super::{
     mailing::deliver_mail,
     state::{LiveAgents, stream_of, unknown},
 };
-use crate::service::{Error, core::Core, process, team};
+use crate::service::{Error, Result, core::Core, process, team};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -102,7 +102,7 @@ impl AgentFollower {
         remove_files(&agents.settings.folder, id);
     }
 
-    async fn follow_once(&self) -> Result<FollowedAgent, Error> {
+    async fn follow_once(&self) -> Result<FollowedAgent> {
         let Self { agents, id } = self;
         let row = agents.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
         if row.ended_at.is_some() {
@@ -168,29 +168,27 @@ impl AgentFollower {
         }
     }
 
-    pub(super) async fn note_host(&self, host: ProcessIdentity, pid: u32) -> Result<(), Error> {
+    pub(super) async fn note_host(&self, host: ProcessIdentity, pid: u32) -> Result<()> {
         let id = self.id.clone();
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
-                let has_ended = row.ended_at.is_some();
-                if has_ended && row.last_pid != 0 {
-                    return Ok(());
-                }
-                row.last_pid = pid;
-                if !has_ended {
-                    (row.host, row.info.pid) = (Some(host), pid);
-                }
-                tx.agents().update(&row).await?;
-                Ok(())
-            })
-        });
+        let write = self.agents.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
+            let has_ended = row.ended_at.is_some();
+            if has_ended && row.last_pid != 0 {
+                return Ok(());
+            }
+            row.last_pid = pid;
+            if !has_ended {
+                (row.host, row.info.pid) = (Some(host), pid);
+            }
+            tx.agents().update(&row).await?;
+            Ok(())
+        }));
         write.await
     }
 
     /// Appends events that change only the log. This follower alone writes to the stream, so the
     /// sequence numbers equal the host's offsets.
-    async fn append(&self, head: i64, events: Vec<NewEvent>) -> Result<(), Error> {
+    async fn append(&self, head: i64, events: Vec<NewEvent>) -> Result<()> {
         let Self { agents, id } = self;
         let seqs = agents.core.store.append(stream_of(id), events).await?;
         if seqs.first != head + 1 {
@@ -199,21 +197,16 @@ impl AgentFollower {
         Ok(())
     }
 
-    async fn head(&self) -> Result<i64, Error> {
+    async fn head(&self) -> Result<i64> {
         let id = self.id.clone();
-        let state = self
-            .agents
-            .core
-            .change(move |tx| Box::pin(async move { tx.streams().state(&stream_of(&id)).await }));
+        let state = self.agents.core.change(job!(|tx| tx.streams().state(&stream_of(&id)).await));
         Ok(state.await?.ok_or(StoreError::NoStream)?.head)
     }
 
-    async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult, Error> {
+    async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let store = &self.agents.core.store;
-        let taken = store
-            .write(move |tx| Box::pin(async move { take_in(tx, &core, &key, events).await }))
-            .await?;
+        let taken = store.write(job!(|tx| take_in(tx, &core, &key, events).await)).await?;
         self.after(&taken).await;
         Ok(taken)
     }
@@ -270,7 +263,7 @@ impl AgentFollower {
 
     /// Handles a host that cannot be reached. Returns whether the host has ended; if so, the events
     /// that it left are stored and the agent is ended.
-    async fn without_host(&self) -> Result<bool, Error> {
+    async fn without_host(&self) -> Result<bool> {
         let Self { agents, id } = self;
         let row = agents.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
         if row.ended_at.is_some() {
@@ -304,7 +297,7 @@ impl AgentFollower {
         }
     }
 
-    async fn lose(&self) -> Result<bool, Error> {
+    async fn lose(&self) -> Result<bool> {
         // Ends the processes before it stores the end, so that a reader of the end finds none
         // running.
         end_tree(&self.id).await;
@@ -313,7 +306,7 @@ impl AgentFollower {
     }
 
     /// Ends an agent whose host has failed to start.
-    pub(super) async fn end_without_host(&self, reason: &str) -> Result<(), Error> {
+    pub(super) async fn end_without_host(&self, reason: &str) -> Result<()> {
         let Self { agents, id } = self;
         let head = self.head().await?;
         if let Ok(DeadSpool::Left(mut lines)) = DeadSpool::open(&agents.settings.folder, id, head) {
@@ -336,36 +329,34 @@ impl AgentFollower {
 
     /// Ends an agent whose host left no `exit` event and sends nothing more. The daemon numbers the
     /// events, as there is no host to do so.
-    pub(super) async fn end_as(&self, state: AgentState, why: String) -> Result<(), Error> {
+    pub(super) async fn end_as(&self, state: AgentState, why: String) -> Result<()> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let mut taken = IntakeResult::default();
-                let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
-                let Some(mut row) = found else { return Ok::<_, Error>(taken) };
-                row.info.state = state;
-                row.info.error = Some(why.clone());
-                let stream = stream_of(&key);
-                let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
-                let end = [
-                    serde_json::json!({ "type": "error", "error": why }),
-                    serde_json::json!({ "type": "exit", "final_state": row.info.state }),
-                ];
-                let mut events = Vec::new();
-                for (mut event, offset) in end.into_iter().zip(head + 1..) {
-                    event["agent_id"] = key.as_str().into();
-                    event["offset"] = offset.into();
-                    event["timestamp"] = tx.now().as_millis().into();
-                    let kind = event["type"].as_str().unwrap_or_default().to_owned();
-                    events.push(NewEvent::new(kind, &event));
-                }
-                tx.append(&stream, events).await?;
-                let mut work = work_of(tx, &key).await?;
-                finish(tx, &mut row, &mut work, &core, &mut taken).await?;
-                tx.agents().update(&row).await?;
-                Ok(taken)
-            })
-        });
+        let write = self.agents.core.store.write(job!(|tx| {
+            let mut taken = IntakeResult::default();
+            let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
+            let Some(mut row) = found else { return Ok::<_, Error>(taken) };
+            row.info.state = state;
+            row.info.error = Some(why.clone());
+            let stream = stream_of(&key);
+            let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
+            let end = [
+                serde_json::json!({ "type": "error", "error": why }),
+                serde_json::json!({ "type": "exit", "final_state": row.info.state }),
+            ];
+            let mut events = Vec::new();
+            for (mut event, offset) in end.into_iter().zip(head + 1..) {
+                event["agent_id"] = key.as_str().into();
+                event["offset"] = offset.into();
+                event["timestamp"] = tx.now().as_millis().into();
+                let kind = event["type"].as_str().unwrap_or_default().to_owned();
+                events.push(NewEvent::new(kind, &event));
+            }
+            tx.append(&stream, events).await?;
+            let mut work = work_of(tx, &key).await?;
+            finish(tx, &mut row, &mut work, &core, &mut taken).await?;
+            tx.agents().update(&row).await?;
+            Ok(taken)
+        }));
         let taken = write.await?;
         self.after(&taken).await;
         Ok(())
@@ -377,7 +368,7 @@ pub(in crate::service) async fn lose_agent(
     agents: &Agents,
     id: &AgentId,
     why: String,
-) -> Result<(), Error> {
+) -> Result<()> {
     AgentFollower::new(agents, id).end_as(AgentState::Lost, why).await
 }
 
@@ -403,7 +394,7 @@ struct AgentDeltas {
 }
 
 impl AgentDeltas {
-    async fn new(agents: &Agents, agent: &AgentId) -> Result<Self, Error> {
+    async fn new(agents: &Agents, agent: &AgentId) -> Result<Self> {
         let stream = stream_of(agent);
         let core = agents.core.clone();
         let view = core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
@@ -421,7 +412,7 @@ impl AgentDeltas {
     }
 
     /// Adds text that follows the events up to `head`.
-    async fn append(&mut self, delta: &AgentDelta, head: i64) -> Result<(), Error> {
+    async fn append(&mut self, delta: &AgentDelta, head: i64) -> Result<()> {
         if self.of.as_ref() != Some(&delta.of) {
             let (_, position) = self.core.store.events().bounds().await?;
             self.after = PrecedingEvent { seq: head, position };
@@ -443,12 +434,11 @@ impl AgentDeltas {
     }
 
     /// Makes frames of complete lines; with `is_due` also of the unfinished last line.
-    async fn make_frames(&mut self, is_due: bool) -> Result<(), Error> {
+    async fn make_frames(&mut self, is_due: bool) -> Result<()> {
         let (agent, said) = (self.agent.clone(), self.text.clone());
         let is_whole = said.ends_with('\n');
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move { give_unfinished(tx, &agent, &said, is_due).await })
-        });
+        let write =
+            self.core.store.write(job!(|tx| give_unfinished(tx, &agent, &said, is_due).await));
         write.await?;
         if is_due || is_whole {
             self.due = None;

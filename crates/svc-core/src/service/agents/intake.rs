@@ -19,7 +19,7 @@ use super::state::{
     withdraw_from_operator,
 };
 use crate::service::{
-    Error,
+    Error, Result,
     assignments::{self, AssignmentEvent, settle_exit, settle_turn},
     core::Core,
     tasks, team,
@@ -47,7 +47,7 @@ pub(super) async fn take_in(
     core: &Core,
     id: &AgentId,
     events: Vec<RawAgentEvent>,
-) -> Result<IntakeResult, Error> {
+) -> Result<IntakeResult> {
     let mut row = tx.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
     let stream = stream_of(id);
     let state = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?;
@@ -126,7 +126,7 @@ async fn apply(
     core: &Core,
     row: &mut AgentRow,
     event: &RawAgentEvent,
-) -> Result<(), Error> {
+) -> Result<()> {
     match event.body() {
         AgentEventBody::State { state, task, description, session_id, until, turn, .. } => {
             if row.info.state != *state {
@@ -179,7 +179,7 @@ async fn open_request(
     row: &AgentRow,
     request: &AgentRequest,
     opened_at: Timestamp,
-) -> Result<(), Error> {
+) -> Result<()> {
     let asked = RequestRow {
         request_id: request.request_id.clone(),
         agent_id: Some(row.info.id.clone()),
@@ -212,7 +212,7 @@ async fn close_request(
     id: &AgentRequestId,
     option_id: Option<String>,
     by: String,
-) -> Result<(), Error> {
+) -> Result<()> {
     let open = tx.requests().get(id).await?.filter(|request| request.closed_at.is_none());
     let Some(request) = open.filter(|request| request.agent_id.as_ref() == Some(&row.info.id))
     else {
@@ -234,7 +234,7 @@ async fn append_delta(
     work: &mut [AssignmentRow],
     event: &RawAgentEvent,
     taken: &mut IntakeResult,
-) -> Result<(), Error> {
+) -> Result<()> {
     if work.is_empty() {
         return Ok(());
     }
@@ -324,7 +324,7 @@ async fn wait_for_person(
     tx: &mut WriteTx,
     work: &mut [AssignmentRow],
     why: Option<String>,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(id) = under_way(work).and_then(|it| it.task_id.clone()) else { return Ok(()) };
     match tx.tasks().get(&id).await? {
         Some(mut task) if !task.task.is_over() => set_reason(tx, &mut task, why).await,
@@ -346,7 +346,7 @@ pub(super) async fn give_unfinished(
     id: &AgentId,
     said: &str,
     is_due: bool,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut work = work_of(tx, id).await?;
     let Some(assigned) = under_way(&mut work) else { return Ok(()) };
     let mut given = bytes_of(assigned.said);
@@ -478,7 +478,7 @@ pub(super) async fn finish(
     work: &mut [AssignmentRow],
     core: &Core,
     taken: &mut IntakeResult,
-) -> Result<(), Error> {
+) -> Result<()> {
     let id = row.info.id.clone();
     for request in tx.requests().open_of_agent(&id).await? {
         let by = if row.info.state == AgentState::Lost { "lost" } else { "exit" };

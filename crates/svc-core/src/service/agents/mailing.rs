@@ -11,13 +11,13 @@ use svc_model::{
     hook, limits,
     stamp::{self, MessageSender},
 };
-use svc_store::{AgentMail, Batch, ListenerRead, StreamListener};
+use svc_store::{AgentMail, Batch, ListenerRead, StreamListener, job};
 use svc_sys::telemetry::chain;
 use svc_wire::host_protocol::{SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Agents;
-use crate::service::{Error, assignments, core::Core};
+use crate::service::{Result, assignments, core::Core};
 
 /// The wait before the next attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is
 
 /// Waits while an agent is at a usage limit. The vendor would refuse the turn of a message, and the
 /// message would be lost.
-async fn wait_for_end_of_limit(core: &Core, peer: &PeerId) -> Result<(), Error> {
+async fn wait_for_end_of_limit(core: &Core, peer: &PeerId) -> Result<()> {
     if !is_limited(core, peer).await? {
         return Ok(());
     }
@@ -57,7 +57,7 @@ async fn wait_for_end_of_limit(core: &Core, peer: &PeerId) -> Result<(), Error> 
     }
 }
 
-async fn is_limited(core: &Core, peer: &PeerId) -> Result<bool, Error> {
+async fn is_limited(core: &Core, peer: &PeerId) -> Result<bool> {
     let own = core.store.peers().get(peer).await?;
     Ok(own.is_some_and(|own| own.peer.is_limited()))
 }
@@ -85,7 +85,7 @@ pub(super) async fn deliver_mail(agents: &Agents, id: &AgentId) {
     }
 }
 
-async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
+async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
     let (core, store) = (&agents.core, &agents.core.store);
     let Some(agent) = store.agents().get(id).await? else { return Ok(()) };
     let key = agent.info.session_key.as_str();
@@ -134,7 +134,7 @@ impl AgentMailing {
     }
 
     /// Hands over the waiting messages. Returns whether the host was reached.
-    async fn hand_over(&mut self) -> Result<bool, Error> {
+    async fn hand_over(&mut self) -> Result<bool> {
         let with_host_count = u32::try_from(self.with_host.len()).unwrap_or(u32::MAX);
         let limit = with_host_count.saturating_add(limits::AGENT_MAIL).min(limits::HOST_MAIL);
         let inboxes = self.core.store.inboxes();
@@ -151,11 +151,10 @@ impl AgentMailing {
                 }
                 HandoverResult::Refused(why) => {
                     let core = self.core.clone();
-                    let told = self.core.store.write(move |tx| {
-                        Box::pin(
-                            async move { assignments::mail_refused(tx, &core, &id, why).await },
-                        )
-                    });
+                    let told = self
+                        .core
+                        .store
+                        .write(job!(|tx| assignments::mail_refused(tx, &core, &id, why).await));
                     told.await?;
                 }
                 HandoverResult::Unreached => return Ok(false),
@@ -164,7 +163,7 @@ impl AgentMailing {
         Ok(true)
     }
 
-    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<HandoverResult, Error> {
+    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<HandoverResult> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
             Some(from) => self.core.store.peers().get(&from).await?,

@@ -13,7 +13,7 @@ use svc_model::{
     agent::{AgentInput, AgentState},
     limits,
 };
-use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx, job};
 use svc_wire::host_protocol::{SendInput, SendMode, StopAgent};
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +25,7 @@ use super::{
     state::{give_to, note, set_reason},
 };
 use crate::service::{
-    Error,
+    Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
     projects::Projects,
     tasks,
@@ -81,7 +81,7 @@ impl AgentQueue {
     }
 
     /// Calls that waited for an answer ended with the daemon that had them.
-    async fn stop_former_waits(&self) -> Result<(), Error> {
+    async fn stop_former_waits(&self) -> Result<()> {
         for state in [
             AssignmentState::Queued,
             AssignmentState::Starting,
@@ -97,7 +97,7 @@ impl AgentQueue {
         Ok(())
     }
 
-    async fn look(&self) -> Result<(), Error> {
+    async fn look(&self) -> Result<()> {
         let core = &self.agents.core;
         for task in core.store.assignments().overdue(core.now()).await? {
             self.give_up(task).await?;
@@ -128,14 +128,12 @@ impl AgentQueue {
             let Some(task_id) = work.task_id else { continue };
             let is_blocked = blocked.contains(&work.instance);
             let (agents, id) = (self.agents.clone(), task_id.clone());
-            let step = core.store.write(move |tx| {
-                Box::pin(async move {
-                    match QueuedWork::read(&agents, tx, &id).await? {
-                        Some(queued) => queued.step(is_blocked).await,
-                        None => Ok(QueueStep::Nothing),
-                    }
-                })
-            });
+            let step = core.store.write(job!(|tx| {
+                match QueuedWork::read(&agents, tx, &id).await? {
+                    Some(queued) => queued.step(is_blocked).await,
+                    None => Ok(QueueStep::Nothing),
+                }
+            }));
             match step.await {
                 // A failure of the database affects all tasks of the queue.
                 Err(error) if error.is_of_daemon() => return Err(error),
@@ -164,31 +162,27 @@ impl AgentQueue {
         Ok(())
     }
 
-    async fn wait_because(&self, id: TaskId, reason: String) -> Result<(), Error> {
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-                if task.task.is_over() {
-                    return Ok(());
-                }
-                set_reason(tx, &mut task, Some(reason)).await
-            })
-        });
+    async fn wait_because(&self, id: TaskId, reason: String) -> Result<()> {
+        let write = self.agents.core.store.write(job!(|tx| {
+            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
+            if task.task.is_over() {
+                return Ok(());
+            }
+            set_reason(tx, &mut task, Some(reason)).await
+        }));
         write.await
     }
 
-    async fn give_up(&self, id: TaskId) -> Result<(), Error> {
-        let write = self.agents.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-                if task.task.is_over() || task.task.cancel_requested_at.is_some() {
-                    return Ok(());
-                }
-                task.task.cancel_requested_at = Some(tx.now());
-                task.task.reason = Some("its time is over".to_owned());
-                note(tx, &task).await
-            })
-        });
+    async fn give_up(&self, id: TaskId) -> Result<()> {
+        let write = self.agents.core.store.write(job!(|tx| {
+            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
+            if task.task.is_over() || task.task.cancel_requested_at.is_some() {
+                return Ok(());
+            }
+            task.task.cancel_requested_at = Some(tx.now());
+            task.task.reason = Some("its time is over".to_owned());
+            note(tx, &task).await
+        }));
         write.await
     }
 
@@ -208,7 +202,7 @@ impl AgentQueue {
         });
     }
 
-    async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<(), Error> {
+    async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<()> {
         let agents = &self.agents;
         loop {
             let Some(task) = agents.core.store.tasks().get(id).await? else { return Ok(()) };
@@ -233,14 +227,12 @@ impl AgentQueue {
                 }
             };
             let (writer, id) = (agents.clone(), id.clone());
-            let noted = agents.core.store.write(move |tx| {
-                Box::pin(async move {
-                    match QueuedWork::read(&writer, tx, &id).await? {
-                        Some(queued) => queued.note_sent(refusal).await,
-                        None => Ok(()),
-                    }
-                })
-            });
+            let noted = agents.core.store.write(job!(|tx| {
+                match QueuedWork::read(&writer, tx, &id).await? {
+                    Some(queued) => queued.note_sent(refusal).await,
+                    None => Ok(()),
+                }
+            }));
             return noted.await;
         }
     }
@@ -285,17 +277,13 @@ struct QueuedWork<'a> {
 }
 
 impl<'a> QueuedWork<'a> {
-    async fn read(
-        agents: &'a Agents,
-        tx: &'a mut WriteTx,
-        id: &TaskId,
-    ) -> Result<Option<Self>, Error> {
+    async fn read(agents: &'a Agents, tx: &'a mut WriteTx, id: &TaskId) -> Result<Option<Self>> {
         let Some(work) = tx.assignments().of_task(id).await? else { return Ok(None) };
         let Some(task) = tx.tasks().get(id).await? else { return Ok(None) };
         Ok(Some(Self { agents, tx, work, task }))
     }
 
-    async fn step(mut self, is_blocked: bool) -> Result<QueueStep, Error> {
+    async fn step(mut self, is_blocked: bool) -> Result<QueueStep> {
         let Self { agents, tx, work, task } = &mut self;
         if work.state != AssignmentState::Queued || task.task.is_over() {
             return Ok(QueueStep::Nothing);
@@ -366,7 +354,7 @@ impl<'a> QueuedWork<'a> {
         self.plan_for(instance).await
     }
 
-    async fn assign(mut self, row: &AgentRow) -> Result<QueueStep, Error> {
+    async fn assign(mut self, row: &AgentRow) -> Result<QueueStep> {
         let id = row.info.id.clone();
         self.take(row, false).await?;
         let Self { tx, task, .. } = &mut self;
@@ -384,7 +372,7 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Send(id))
     }
 
-    async fn plan_for(mut self, instance: AgentInstance) -> Result<QueueStep, Error> {
+    async fn plan_for(mut self, instance: AgentInstance) -> Result<QueueStep> {
         let Self { agents, tx, work, task } = &mut self;
         let id = task.task.task_id.clone();
         let mut name = id.as_str().replace('_', "-").to_ascii_lowercase();
@@ -440,7 +428,7 @@ impl<'a> QueuedWork<'a> {
     }
 
     /// No agent can take the work: tries the next failover instance, or fails the task.
-    async fn fail(self, why: String) -> Result<QueueStep, Error> {
+    async fn fail(self, why: String) -> Result<QueueStep> {
         let Self { agents, tx, mut work, mut task } = self;
         if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
             let next = work.requirements.failover.remove(0);
@@ -453,7 +441,7 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Nothing)
     }
 
-    async fn take(&mut self, row: &AgentRow, is_spawned: bool) -> Result<(), Error> {
+    async fn take(&mut self, row: &AgentRow, is_spawned: bool) -> Result<()> {
         let Self { tx, work, .. } = self;
         work.target_session.clone_from(&row.info.session_key);
         work.target_agent = Some(row.info.id.clone());
@@ -464,7 +452,7 @@ impl<'a> QueuedWork<'a> {
     }
 
     /// Stores that the agent's host has the prompt, or fails work that the host refused.
-    async fn note_sent(mut self, refusal: Option<String>) -> Result<(), Error> {
+    async fn note_sent(mut self, refusal: Option<String>) -> Result<()> {
         if self.work.state != AssignmentState::Starting {
             return Ok(());
         }

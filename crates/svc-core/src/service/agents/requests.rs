@@ -10,7 +10,7 @@ use svc_model::{
     agent::{RequestKind, RequestOptionKind},
     limits,
 };
-use svc_store::{PageSize, RequestAnswerRow, RequestRow};
+use svc_store::{PageSize, RequestAnswerRow, RequestRow, job};
 use svc_sys::process_list;
 use svc_wire::host_protocol::AnswerAgent;
 
@@ -20,7 +20,7 @@ use super::{
     state::{append_team_event, has_scope, withdraw_from_operator},
 };
 use crate::service::{
-    Candidate, Error, Listed, Page, PageBounds, ResourceKind, check,
+    Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check,
     process::RequestSender,
     prompts::{self, AnswerRequest},
 };
@@ -39,7 +39,7 @@ impl Agents {
         caller: &Caller,
         filter: &RequestFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<RequestRow>, Error> {
+    ) -> Result<Page<RequestRow>> {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
@@ -66,7 +66,7 @@ impl Agents {
         request_id: &str,
         answer: AnswerRequest,
         sender: RequestSender,
-    ) -> Result<prompts::PromptOutcome, Error> {
+    ) -> Result<prompts::PromptOutcome> {
         let agent = match agent {
             Some(named) => {
                 let row = self.find(caller, named).await?;
@@ -100,7 +100,7 @@ impl Agents {
         caller: &Caller,
         request: &RequestRow,
         sender: RequestSender,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(client) = self.asking_process(request).await? else { return Ok(()) };
         let holder = caller.process().map(|process| process.pid);
         for process in [sender.process().await, holder].into_iter().flatten() {
@@ -118,13 +118,13 @@ impl Agents {
 
     /// Whether this daemon started a process for a session: commands of its tools, child servers
     /// and what these start. What an agent's host runs is the agent's own.
-    async fn is_run_by_daemon(&self, process: u32) -> Result<bool, Error> {
+    async fn is_run_by_daemon(&self, process: u32) -> Result<bool> {
         let Some(child) = process_list::child_of_this_above(process) else { return Ok(false) };
         Ok(self.core.store.agents().of_host(&child).await?.is_none())
     }
 
     /// The process that starts what the asking session runs: the client, or the host of an agent.
-    async fn asking_process(&self, request: &RequestRow) -> Result<Option<ProcessIdentity>, Error> {
+    async fn asking_process(&self, request: &RequestRow) -> Result<Option<ProcessIdentity>> {
         let store = &self.core.store;
         let Some(agent) = &request.agent_id else {
             let peer = store.peers().of_session(&request.session_key).await?;
@@ -137,7 +137,7 @@ impl Agents {
 
     /// A session answers for others of its project, but not for itself or for agents that it
     /// started.
-    async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<(), Error> {
+    async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<()> {
         let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let Some(session) = caller.session() else { return Ok(()) };
         if session == request.session_key || request.owned.owner == Some(caller.principal()) {
@@ -155,7 +155,7 @@ impl Agents {
     }
 
     /// Whether a session started an agent, directly or through agents that it started.
-    async fn has_started(&self, session: &str, agent: &AgentId) -> Result<bool, Error> {
+    async fn has_started(&self, session: &str, agent: &AgentId) -> Result<bool> {
         let store = &self.core.store;
         let mut next = store.agents().get(agent).await?;
         let mut seen = HashSet::new();
@@ -185,7 +185,7 @@ impl Agents {
         caller: &Caller,
         text: &str,
         agent: Option<&AgentId>,
-    ) -> Result<RequestRow, Error> {
+    ) -> Result<RequestRow> {
         let unknown = || Error::not_found(ResourceKind::AgentRequest, text);
         let is_of_agent =
             |row: &RequestRow| agent.is_none_or(|agent| row.agent_id.as_ref() == Some(agent));
@@ -223,7 +223,7 @@ impl Agents {
         agent: &AgentId,
         request: RequestRow,
         answer: AnswerRequest,
-    ) -> Result<RequestRow, Error> {
+    ) -> Result<RequestRow> {
         let AnswerRequest { option_id, text, answers, .. } = answer;
         if answers.is_some() {
             let why = "is taken for prompts of attended sessions alone";
@@ -263,39 +263,33 @@ impl Agents {
 
     /// Stores an answer that the host took. If the host's own event closed the request before, the
     /// answer of that event stays.
-    async fn close(
-        &self,
-        request: &RequestRow,
-        answer: RequestAnswerRow,
-    ) -> Result<RequestRow, Error> {
+    async fn close(&self, request: &RequestRow, answer: RequestAnswerRow) -> Result<RequestRow> {
         let id = request.request_id.clone();
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
-                let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
-                if let Some(noted) = known.answer.clone() {
-                    // The host's own event closed the request, and has no text of the answer.
-                    if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
-                        return Ok(known);
-                    }
-                    tx.requests().correct(&id, &answer).await?;
-                    return Ok(RequestRow { answer: Some(answer), ..known });
+        let write = self.core.store.write(job!(|tx| {
+            let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
+            let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
+            if let Some(noted) = known.answer.clone() {
+                // The host's own event closed the request, and has no text of the answer.
+                if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
+                    return Ok(known);
                 }
-                tx.requests().close(&id, &answer).await?;
-                let agent = known.agent_id.clone().ok_or_else(unknown)?;
-                if let Some(agent) = tx.agents().get(&agent).await? {
-                    withdraw_from_operator(tx, &agent, &known).await?;
-                    let about = json!({ "request_id": id, "kind": known.kind, "by": answer.by });
-                    append_team_event(tx, "request.closed", &agent, about).await?;
-                }
-                tx.requests().get(&id).await?.ok_or_else(unknown)
-            })
-        });
+                tx.requests().correct(&id, &answer).await?;
+                return Ok(RequestRow { answer: Some(answer), ..known });
+            }
+            tx.requests().close(&id, &answer).await?;
+            let agent = known.agent_id.clone().ok_or_else(unknown)?;
+            if let Some(agent) = tx.agents().get(&agent).await? {
+                withdraw_from_operator(tx, &agent, &known).await?;
+                let about = json!({ "request_id": id, "kind": known.kind, "by": answer.by });
+                append_team_event(tx, "request.closed", &agent, about).await?;
+            }
+            tx.requests().get(&id).await?.ok_or_else(unknown)
+        }));
         write.await
     }
 
     /// Denies requests past their deadline that the host, which does the same, has not denied.
-    pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
+    pub(super) async fn sweep_requests(&self) -> Result<()> {
         let before = self.core.now().minus(HOST_DENIES_WITHIN);
         for request in self.core.store.requests().due(before).await? {
             let Some(agent) = request.agent_id.clone() else { continue };

@@ -25,7 +25,7 @@ use super::{
     follow::AgentFollower,
     state::{append_team_event, stream_of},
 };
-use crate::service::{Error, check, core::Core, team};
+use crate::service::{Error, Result, check, core::Core, team};
 
 /// Request to start an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -115,7 +115,7 @@ impl AgentStart {
         caller: &Caller,
         mut input: NewAgent,
         resumed: Option<&AgentRow>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let fingerprint = fingerprint_of(&input);
         if let Some(ended) = resumed {
             if input.instance.is_none() && input.backend.is_none() {
@@ -141,7 +141,7 @@ impl AgentStart {
         tx: &mut WriteTx,
         core: &Core,
         created_by: &str,
-    ) -> Result<MadeAgent, Error> {
+    ) -> Result<MadeAgent> {
         let Self { plan, key, fingerprint } = self;
         if let Some(key) = &key
             && let Some((row, known)) = tx.agents().by_key(created_by, key).await?
@@ -164,7 +164,7 @@ impl AgentStart {
 }
 
 impl AgentPlan {
-    fn new(settings: &AgentSettings, caller: &Caller, input: NewAgent) -> Result<Self, Error> {
+    fn new(settings: &AgentSettings, caller: &Caller, input: NewAgent) -> Result<Self> {
         let short = [
             ("name", &input.name),
             ("cwd", &input.cwd),
@@ -229,7 +229,7 @@ impl AgentPlan {
         tx: &mut WriteTx,
         core: &Core,
         key: Option<(&str, &str)>,
-    ) -> Result<PlannedAgent, Error> {
+    ) -> Result<PlannedAgent> {
         let session_key = free_key(tx, &self).await?;
         let now = tx.now();
         let id = AgentId::new(&core.ids, now);
@@ -378,10 +378,7 @@ impl PlannedAgent {
 }
 
 /// Why no further agent of this instance may start now; `None` if one may.
-pub(super) async fn full(
-    tx: &mut WriteTx,
-    instance: &AgentInstance,
-) -> Result<Option<String>, Error> {
+pub(super) async fn full(tx: &mut WriteTx, instance: &AgentInstance) -> Result<Option<String>> {
     let name = &instance.name;
     if let Some(most) = instance.max_concurrent {
         let live = tx.agents().count_live_in(name).await?;
@@ -405,10 +402,7 @@ pub(super) async fn full(
 
 /// Why an agent that must start at once should not: the vendor currently refuses another agent of
 /// its instance because of a usage limit.
-pub(super) async fn limited(
-    tx: &mut WriteTx,
-    instance: &AgentInstance,
-) -> Result<Option<String>, Error> {
+pub(super) async fn limited(tx: &mut WriteTx, instance: &AgentInstance) -> Result<Option<String>> {
     let name = &instance.name;
     Ok(tx.agents().limited_in(name).await?.map(|key| {
         format!("instance {name}: the vendor refuses {key} for usage, so it would refuse another")
@@ -420,7 +414,7 @@ pub(super) fn conversation_of(
     ended: &AgentRow,
     field: &'static str,
     backend: AgentBackend,
-) -> Result<String, Error> {
+) -> Result<String> {
     if ended.info.backend != backend {
         return Err(Error::invalid(field, format!("is one of backend {}", ended.info.backend)));
     }
@@ -431,7 +425,7 @@ pub(super) fn conversation_of(
 /// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent
 /// with the same key has those of an earlier one. Within a project that is intended. If the key is
 /// of another project, the default name gets a number, and any other name is a conflict.
-async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
+async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String> {
     let first = format!("agent:{}:{}", plan.instance.name, plan.name);
     let mut key = first.clone();
     for number in 2.. {
@@ -459,7 +453,7 @@ async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
 
 const DEFAULT_NAME: &str = "main";
 
-fn agent_name(named: Option<&str>) -> Result<String, Error> {
+fn agent_name(named: Option<&str>) -> Result<String> {
     let name = named.unwrap_or(DEFAULT_NAME).to_ascii_lowercase();
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {

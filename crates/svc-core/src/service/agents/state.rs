@@ -19,7 +19,7 @@ use svc_model::{
     conversation::SourceTool,
     limits,
 };
-use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx};
+use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx, job};
 use svc_sys::{
     config::{AgentsConfig, Env, ResolvedInstance},
     telemetry::chain,
@@ -27,7 +27,7 @@ use svc_sys::{
 use tokio::{sync::mpsc, time::sleep};
 
 use crate::service::{
-    Error, ResourceKind,
+    Error, ResourceKind, Result,
     access::Access,
     assignments::{AgentSender, sender_of, tell},
     core::{Core, open_and_append},
@@ -86,7 +86,7 @@ impl Agents {
         self.settings = Arc::new(settings);
     }
 
-    pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>, Error> {
+    pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>> {
         let counts = self.core.store.agents().live_counts().await?;
         let views = self.settings.resolved().into_iter().map(|resolved| {
             let mut view = resolved.view;
@@ -198,13 +198,13 @@ pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// Starting, steering and stopping agents need the scope [`AGENTS_SCOPE`].
-pub(super) fn may_run(caller: &Caller) -> Result<(), Error> {
+pub(super) fn may_run(caller: &Caller) -> Result<()> {
     has_scope(caller, AGENTS_SCOPE)
 }
 
 /// Sending to, interrupting and stopping an agent need that scope and the agent's project. Read
 /// access to another project's agent is not enough.
-pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<(), Error> {
+pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<()> {
     may_run(caller)?;
     if caller.is_of_project(&row.owned) || caller.access_to(&row.owned) == AccessLevel::Write {
         return Ok(());
@@ -212,7 +212,7 @@ pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<(), Error> {
     Err(Error::Forbidden(format!("agent {} is of another project", row.info.id)))
 }
 
-pub(super) fn has_scope(caller: &Caller, scope: &str) -> Result<(), Error> {
+pub(super) fn has_scope(caller: &Caller, scope: &str) -> Result<()> {
     if caller.has_scope(scope) {
         return Ok(());
     }
@@ -327,12 +327,7 @@ impl HostReach {
 
     /// Stores whether a host answers, if that has changed. With `in_any_case` also without a
     /// change, as the rows may be from an earlier daemon.
-    async fn note_reached(
-        &self,
-        id: &AgentId,
-        is_reached: bool,
-        in_any_case: bool,
-    ) -> Result<(), Error> {
+    async fn note_reached(&self, id: &AgentId, is_reached: bool, in_any_case: bool) -> Result<()> {
         if !is_reached {
             // A host that is about to start does not answer yet.
             let row = self.core.store.agents().get(id).await?;
@@ -348,14 +343,12 @@ impl HostReach {
             return Ok(());
         }
         let id = id.clone();
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
-                let Some(row) = found else { return Ok(()) };
-                let state = if is_reached { row.info.state } else { AgentState::Unreachable };
-                show_state(tx, &row, state, None).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
+            let Some(row) = found else { return Ok(()) };
+            let state = if is_reached { row.info.state } else { AgentState::Unreachable };
+            show_state(tx, &row, state, None).await
+        }));
         write.await
     }
 
@@ -399,7 +392,7 @@ pub(super) async fn set_reason(
     tx: &mut WriteTx,
     task: &mut TaskRow,
     reason: Option<String>,
-) -> Result<(), Error> {
+) -> Result<()> {
     if task.task.reason == reason {
         return Ok(());
     }
@@ -408,7 +401,7 @@ pub(super) async fn set_reason(
 }
 
 /// Stores a change of a task other than of its state, and appends it to the task's stream.
-pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
+pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<()> {
     let stream = tasks::stream_of(&task.task.task_id);
     let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
     let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
@@ -418,11 +411,7 @@ pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> 
 }
 
 /// Makes a session the runner of a task, so that the agent may write to the task's stream.
-pub(super) async fn give_to(
-    tx: &mut WriteTx,
-    task: &mut TaskRow,
-    session: &str,
-) -> Result<(), Error> {
+pub(super) async fn give_to(tx: &mut WriteTx, task: &mut TaskRow, session: &str) -> Result<()> {
     task.owned =
         Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
     let stream = tasks::stream_of(&task.task.task_id);
@@ -439,7 +428,7 @@ pub(super) async fn notify_operator(
     core: &Core,
     row: &AgentRow,
     request: &RequestRow,
-) -> Result<(), Error> {
+) -> Result<()> {
     let info = &row.info;
     let options: Vec<&str> =
         request.options.iter().map(|option| option.option_id.as_str()).collect();

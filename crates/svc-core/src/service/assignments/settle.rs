@@ -16,7 +16,7 @@ use svc_store::{
 };
 
 use super::{AssignmentEvent, AssignmentOutcome, apply};
-use crate::service::{Error, core::Core, tasks, team};
+use crate::service::{Error, Result, core::Core, tasks, team};
 
 /// Attempts with agents that were lost before they had the prompt.
 const LOST_ATTEMPTS: u32 = 5;
@@ -63,7 +63,7 @@ pub(in crate::service) async fn settle_turn(
     row: &AgentRow,
     work: &mut AssignmentRow,
     turn: &TurnEnd,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(task) = task_of(tx, work).await? else { return Ok(()) };
     let is_cancelled = task.task.cancel_requested_at.is_some();
     let waits_for_exit = row.info.backend == AgentBackend::Exec
@@ -84,7 +84,7 @@ pub(in crate::service) async fn settle_exit(
     core: &Core,
     row: &AgentRow,
     work: &mut AssignmentRow,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(task) = task_of(tx, work).await? else { return Ok(()) };
     let is_cancelled = task.task.cancel_requested_at.is_some();
     let mut end = match work.turn.take() {
@@ -176,7 +176,7 @@ async fn settle(
     work: &mut AssignmentRow,
     mut task: TaskRow,
     end_as: TaskEnd,
-) -> Result<(), Error> {
+) -> Result<()> {
     if task.task.is_over() {
         return Ok(());
     }
@@ -209,7 +209,7 @@ pub(in crate::service) async fn retry(
     task: &TaskRow,
     next: String,
     error: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let stream = tasks::stream_of(&task.task.task_id);
     let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
     let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
@@ -235,7 +235,7 @@ pub(in crate::service) async fn end(
     work: &mut AssignmentRow,
     task: &mut TaskRow,
     mut end: TaskEnd,
-) -> Result<(), Error> {
+) -> Result<()> {
     let is_late = work.deadline.is_some_and(|deadline| deadline <= tx.now());
     if is_late && end.outcome == AssignmentOutcome::Cancelled {
         // Whoever gave the work did not cancel it, and is told why it was.
@@ -264,7 +264,7 @@ pub(in crate::service) async fn end_answered(
     work: &mut AssignmentRow,
     outcome: AssignmentOutcome,
     result: Option<String>,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(mut task) = task_of(tx, work).await?.filter(|_| work.ended_at.is_none()) else {
         if work.ended_at.is_some() {
             tx.assignments().update(work).await?;
@@ -294,7 +294,7 @@ pub(in crate::service) async fn end_otherwise(
     core: &Core,
     task: &mut TaskRow,
     change: &TaskChange,
-) -> Result<(), Error> {
+) -> Result<()> {
     let work = tx.assignments().of_task(&task.task.task_id).await?;
     tasks::apply(tx, task, change, None).await?;
     match work {
@@ -309,7 +309,7 @@ async fn notify_requester(
     core: &Core,
     work: &AssignmentRow,
     task: &TaskRow,
-) -> Result<(), Error> {
+) -> Result<()> {
     // The answer of an attended session is a message already.
     if work.message_id.is_some() && task.task.status == TaskStatus::Done {
         return Ok(());
@@ -345,7 +345,7 @@ async fn notify_requester(
 pub(in crate::service) async fn note_returned(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut told = Vec::new();
     if let Some(task) = task_of(tx, work).await? {
         let from = writing_peer(tx, work, &writer_of(work, &task)).await?;
@@ -453,7 +453,7 @@ pub(in crate::service) async fn tell(
     to: PeerId,
     (tool, text): (SourceTool, String),
     (key, terms): (Option<String>, DeliveryTerms),
-) -> Result<(), Error> {
+) -> Result<()> {
     let kind = MessageType::Notification;
     let input = NewMessage { idempotency_key: key, ..team::plain_message(text, kind) };
     let caller = caller_as(sender.session, sender.project);

@@ -18,7 +18,7 @@ use super::{
     settle::{INTERRUPTED, end_answered, failure_of},
 };
 use crate::service::{
-    Error,
+    Result,
     core::Core,
     team::{self, AGENT_ENDED, advance, close_questions, give_up, ids_of, operator_peer, put},
 };
@@ -56,7 +56,7 @@ pub(in crate::service) async fn turn_began(
     tx: &mut WriteTx,
     agent: &AgentRow,
     message_id: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(mut message) = message_to(tx, agent, message_id).await? else { return Ok(()) };
     let until = tx.now();
     let given_by = agent.info.id.as_str();
@@ -72,7 +72,7 @@ pub(in crate::service) async fn turn_ended(
     core: &Core,
     agent: &AgentRow,
     turn: &TurnEnd,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(named) = turn.message_id.as_deref() else { return Ok(()) };
     let Some(message) = message_to(tx, agent, named).await? else { return Ok(()) };
     let words = match failure_of(turn) {
@@ -93,7 +93,7 @@ pub(in crate::service) async fn turn_said(
     core: &Core,
     peer: &PeerId,
     words: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     for question in end_turn(tx, peer).await? {
         reply(tx, core, question, TurnOutput::Said(TurnReply::from_text(words))).await?;
     }
@@ -107,7 +107,7 @@ pub(in crate::service) async fn turn_failed(
     core: &Core,
     peer: &PeerId,
     failure: Option<&str>,
-) -> Result<(), Error> {
+) -> Result<()> {
     let (code, why) = failure.map_or(("interrupted", INTERRUPTED), |why| ("failed", why));
     for question in end_turn(tx, peer).await? {
         reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
@@ -122,7 +122,7 @@ pub(in crate::service) async fn silent_turn_ended(
     core: &Core,
     peer: &PeerId,
     before: Timestamp,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(row) = tx.peers().get(peer).await?.filter(|row| row.peer.since < before) else {
         return Ok(());
     };
@@ -164,7 +164,7 @@ pub(in crate::service) async fn turn_prompted(
     peer: &PeerId,
     given: &[Message],
     prompt: &str,
-) -> Result<bool, Error> {
+) -> Result<bool> {
     let is_in = |message: &Message| prompt.contains(stamp::naming(&message.id).as_str());
     let mut over = tx.messages().questions_of_turn(peer).await?;
     over.retain(|message| !is_in(message));
@@ -190,7 +190,7 @@ pub(in crate::service) async fn late_turn_prompted(
     tx: &mut WriteTx,
     peer: &PeerId,
     prompt: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut over = tx.messages().questions_of_turn(peer).await?;
     over.retain(|message| !prompt.contains(stamp::naming(&message.id).as_str()));
     Ok(tx.messages().note_turn(&ids_of(&over), false).await?)
@@ -202,7 +202,7 @@ pub(in crate::service) async fn mail_refused(
     core: &Core,
     id: &MessageId,
     reason: String,
-) -> Result<(), Error> {
+) -> Result<()> {
     let waits = |message: &Message| message.state < DeliveryState::Offered;
     let Some(message) = tx.messages().get(id).await?.filter(waits) else { return Ok(()) };
     let code = if reason == NO_TURN { "not_running" } else { "refused" };
@@ -220,7 +220,7 @@ pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
     agent: &AgentRow,
-) -> Result<Option<PeerId>, Error> {
+) -> Result<Option<PeerId>> {
     let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(None) };
     let peer = own.peer.peer_id;
     for row in tx.assignments().of_agent(&agent.info.id).await? {
@@ -261,7 +261,7 @@ async fn reply(
     core: &Core,
     mut question: Message,
     words: TurnOutput,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut assignment = tx.assignments().of_message(&question.id).await?;
     let is_answered = assignment
         .as_ref()
@@ -322,7 +322,7 @@ async fn answer_reply(
     core: &Core,
     received: &Message,
     words: TurnOutput,
-) -> Result<(), Error> {
+) -> Result<()> {
     let TurnOutput::Said(words) = words else { return Ok(()) };
     let Some(turn) = tx.messages().turn_of(&received.id).await? else { return Ok(()) };
     let next = next_turn(turn, core.sessions().max_ping_pong, &words);

@@ -30,7 +30,7 @@ use super::{
     open_prompts::{Ended, OpenPrompts},
 };
 use crate::service::{
-    Error,
+    Result,
     prompts::{GivenAnswer, PromptEnd},
 };
 
@@ -264,7 +264,7 @@ impl AppServerFollower<'_> {
         }
     }
 
-    async fn store(&mut self, told: CodexObservation) -> Result<(), Error> {
+    async fn store(&mut self, told: CodexObservation) -> Result<()> {
         let team = &self.servers.team;
         let ended = match told {
             CodexObservation::Opened { thread, folder } => {
@@ -345,7 +345,7 @@ impl AppServerFollower<'_> {
         request: Value,
         prompt: CodexPrompt,
         item: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let takes_answers = match self.servers.attended {
             AttendedPrompts::Off => return Ok(()),
             AttendedPrompts::Watch => false,

@@ -26,7 +26,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Error, core::Core, prompts::Prompts, team::Team};
+use super::{Result, core::Core, prompts::Prompts, team::Team};
 
 #[derive(Debug, Clone)]
 pub struct AppServers {
@@ -57,7 +57,7 @@ impl AppServers {
     }
 
     /// The processes from which hooks of attended sessions came.
-    async fn processes(&self) -> Result<HashSet<ProcessIdentity>, Error> {
+    async fn processes(&self) -> Result<HashSet<ProcessIdentity>> {
         let rows = self.core.store.peers().in_processes(client_records::CODEX).await?;
         let attended = rows.iter().filter(|row| !row.owner.as_deref().is_some_and(is_agent_key));
         Ok(attended.filter_map(|row| Some(row.process()?.process)).collect())
@@ -85,7 +85,7 @@ pub trait ThreadRegistry: Debug + Send + Sync {
         &'a self,
         process: &'a ProcessIdentity,
         thread: OpenedThread,
-    ) -> BoxFuture<'a, Result<(), Error>>;
+    ) -> BoxFuture<'a, Result<()>>;
 }
 
 /// How long an app-server may take to answer.

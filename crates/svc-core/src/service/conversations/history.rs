@@ -11,7 +11,7 @@ use svc_model::{
 use svc_store::{PageSize, RowPage};
 
 use super::{ConversationCaller, Conversations, SessionName, SessionRow, list::unseen};
-use crate::service::{Error, check};
+use crate::service::{Error, Result, check};
 
 /// Which part of a history.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -78,7 +78,7 @@ impl Conversations {
         session: Option<&str>,
         named: &str,
         query: &SessionHistoryQuery,
-    ) -> Result<SessionHistory, Error> {
+    ) -> Result<SessionHistory> {
         check::key("sessionKey", Some(named))?;
         let requester = self.reader(caller, session).await?;
         let row = match self.find(&requester, SessionName::Key(named)).await? {
@@ -109,7 +109,7 @@ impl Conversations {
         row: &SessionRow,
         before: Option<i64>,
         limit: u32,
-    ) -> Result<(Vec<(i64, HistoryText)>, bool), Error> {
+    ) -> Result<(Vec<(i64, HistoryText)>, bool)> {
         let Some(peer) = row.peer().map(|row| &row.peer.peer_id) else {
             return Ok((Vec::new(), false));
         };

@@ -16,7 +16,7 @@ use svc_store::PageSize;
 use super::{
     ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
 };
-use crate::service::{Error, ResourceKind};
+use crate::service::{Error, ResourceKind, Result};
 
 const EXCERPT_CHARS: usize = 200;
 /// Most attended sessions that a list looks at, those heard of last.
@@ -138,7 +138,7 @@ impl Conversations {
         caller: &Caller,
         session: Option<&str>,
         query: &ListSessions,
-    ) -> Result<SessionsPage, Error> {
+    ) -> Result<SessionsPage> {
         let requester = self.reader(caller, session).await?;
         let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
         let mut found = MatchingSessions::default();
@@ -188,7 +188,7 @@ impl Conversations {
         query: &ListSessions,
         row: SessionRow,
         found: &mut MatchingSessions,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         if !(requester.sees_all || self.policy().may_see(requester.sight(&row)).is_ok()) {
             found.hidden += 1;
             return Ok(());
@@ -204,7 +204,7 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         row: &SessionRow,
-    ) -> Result<SessionEntry, Error> {
+    ) -> Result<SessionEntry> {
         let parent_session_key = match row.parent() {
             Some(Principal::Session(parent)) => {
                 let own = self.core.store.peers().of_key(parent).await?;
@@ -265,7 +265,7 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         row: &SessionRow,
-    ) -> Result<Option<LastMessage>, Error> {
+    ) -> Result<Option<LastMessage>> {
         let (Some(own), Some(peer)) = (&requester.peer, row.peer()) else { return Ok(None) };
         let (messages, one) = (self.core.store.messages(), PageSize::rows(1));
         let between = messages.between(own, &peer.peer.peer_id, None, one).await?;
@@ -371,7 +371,7 @@ impl Conversations {
         caller: &Caller,
         session: Option<&str>,
         named: Option<&str>,
-    ) -> Result<SessionStatusView, Error> {
+    ) -> Result<SessionStatusView> {
         let requester = self.reader(caller, session).await?;
         let named = named.unwrap_or(&requester.key);
         let row = match self.find(&requester, SessionName::Key(named)).await? {
@@ -426,7 +426,7 @@ impl Conversations {
     }
 
     /// How many sends of the caller have not ended.
-    pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64, Error> {
+    pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64> {
         let requester = self.requester(caller, session).await?;
         Ok(self.core.store.assignments().count_open(&requester.key).await?)
     }
@@ -436,19 +436,19 @@ impl Conversations {
         &self,
         caller: &Caller,
         session: Option<&str>,
-    ) -> Result<(String, String), Error> {
+    ) -> Result<(String, String)> {
         let requester = self.requester(caller, session).await?;
         Ok((requester.key, requester.agent_id))
     }
 
     /// When a hosted agent's last event was; at least its start.
-    async fn last_activity(&self, started_at: Timestamp, id: &AgentId) -> Result<Timestamp, Error> {
+    async fn last_activity(&self, started_at: Timestamp, id: &AgentId) -> Result<Timestamp> {
         let last = self.core.store.streams().last_event_at(&StreamName::new("agent", id)).await?;
         Ok(last.unwrap_or(started_at).max(started_at))
     }
 
     /// The sum of the usage that a hosted agent has reported.
-    async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>, Error> {
+    async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>> {
         let stream = StreamName::new("agent", id);
         let Some(view) = self.core.store.streams().view(&stream).await? else { return Ok(None) };
         let (mut after, mut total) = (0, None::<AgentUsage>);

@@ -20,7 +20,7 @@ use svc_model::{
 };
 use svc_store::{AgentRow, AssignmentEnd, PeerRow};
 
-use super::{Error, agents::Agents, core::Core, hooks::Hooks, team::UNKNOWN_CLIENT};
+use super::{Result, agents::Agents, core::Core, hooks::Hooks, team::UNKNOWN_CLIENT};
 
 pub use history::{HistoryText, SessionHistory, SessionHistoryQuery};
 pub use list::{
@@ -211,7 +211,7 @@ impl Conversations {
         &self,
         caller: &Caller,
         session: Option<&str>,
-    ) -> Result<ConversationCaller, Error> {
+    ) -> Result<ConversationCaller> {
         let store = &self.core.store;
         let operator = ConversationCaller {
             key: OPERATOR.to_owned(),
@@ -271,11 +271,7 @@ impl Conversations {
     }
 
     /// Like [`Self::requester`], for a call that changes nothing.
-    async fn reader(
-        &self,
-        caller: &Caller,
-        session: Option<&str>,
-    ) -> Result<ConversationCaller, Error> {
+    async fn reader(&self, caller: &Caller, session: Option<&str>) -> Result<ConversationCaller> {
         let requester = self.requester(caller, session).await?;
         Ok(ConversationCaller { sees_all: caller.has_scope(READ_ALL), ..requester })
     }
@@ -285,7 +281,7 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         name: SessionName<'_>,
-    ) -> Result<Result<SessionRow, UnresolvedSession>, Error> {
+    ) -> Result<Result<SessionRow, UnresolvedSession>> {
         let mut rows = match name {
             SessionName::Key(text) => self.named_by_key(requester, text).await?,
             SessionName::Label(text) => {
@@ -331,7 +327,7 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         text: &str,
-    ) -> Result<Vec<SessionRow>, Error> {
+    ) -> Result<Vec<SessionRow>> {
         let store = &self.core.store;
         let text = if text == "current" { requester.key.as_str() } else { text };
         let lower = text.to_ascii_lowercase();
@@ -361,7 +357,7 @@ impl Conversations {
     }
 
     /// The live sessions of an instance: only the main one if it is among them.
-    async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>, Error> {
+    async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>> {
         let instance = instance.to_ascii_lowercase();
         let mut rows = Vec::new();
         for agent in self.core.store.agents().live().await? {
@@ -377,7 +373,7 @@ impl Conversations {
     }
 
     /// The live agents that were started with this name, with which their keys end.
-    async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>, Error> {
+    async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>> {
         let mut rows = Vec::new();
         for agent in self.core.store.agents().live().await? {
             let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
@@ -388,7 +384,7 @@ impl Conversations {
         Ok(rows)
     }
 
-    async fn hosted(&self, agent: AgentRow) -> Result<SessionRow, Error> {
+    async fn hosted(&self, agent: AgentRow) -> Result<SessionRow> {
         let key = agent.info.session_key.as_str();
         let peer = self.core.store.peers().of_key(key).await?;
         let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
@@ -396,7 +392,7 @@ impl Conversations {
     }
 
     /// The sessions of peers. The peer of the person has no session.
-    async fn sessions_of(&self, peers: Vec<PeerRow>) -> Result<Vec<SessionRow>, Error> {
+    async fn sessions_of(&self, peers: Vec<PeerRow>) -> Result<Vec<SessionRow>> {
         let mut rows = Vec::with_capacity(peers.len());
         for peer in peers {
             if peer.session_key().is_none() {

@@ -4,14 +4,14 @@ use svc_model::{
     ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{AssignmentRow, Batch, ListenerRead, StoreError, StreamListener, WriteTx};
+use svc_store::{AssignmentRow, Batch, ListenerRead, StoreError, StreamListener, WriteTx, job};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
     Conversations,
     send::{SessionReply, last_delivery},
 };
-use crate::service::{Error, assignments::note_returned};
+use crate::service::{Result, assignments::note_returned};
 
 /// Bound on the bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
@@ -23,7 +23,7 @@ impl Conversations {
         &self,
         run: AssignmentRow,
         when: ExpectedDelivery,
-    ) -> Result<SessionReply, Error> {
+    ) -> Result<SessionReply> {
         let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
         // Listens before it reads; otherwise it would miss an end that comes in between.
@@ -37,9 +37,7 @@ impl Conversations {
             let may_wait = Instant::now() < end;
             if is_there || !may_wait {
                 let id = run.run_id.clone();
-                let job = store.write(move |tx| {
-                    Box::pin(async move { settle(tx, &id, may_wait, when).await })
-                });
+                let job = store.write(job!(|tx| settle(tx, &id, may_wait, when).await));
                 if let Some(reply) = job.await? {
                     return Ok(reply);
                 }
@@ -72,7 +70,7 @@ async fn settle(
     id: &RunId,
     may_wait: bool,
     when: ExpectedDelivery,
-) -> Result<Option<SessionReply>, Error> {
+) -> Result<Option<SessionReply>> {
     let mut run = tx.assignments().get(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_none() {
         if run.state.is_over() {

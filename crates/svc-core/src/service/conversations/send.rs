@@ -14,12 +14,12 @@ use svc_model::{
     },
     limits,
 };
-use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx};
+use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx, job};
 
 use super::{
     ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
 };
-use crate::service::{Error, ResourceKind, assignments, check, core::Core, team};
+use crate::service::{Error, ResourceKind, Result, assignments, check, core::Core, team};
 
 /// How long a message that is put into a turn may take to be there.
 const STEER_WITHIN: Duration = Duration::from_secs(5);
@@ -155,7 +155,7 @@ impl Conversations {
         session: Option<&str>,
         input: SendToSession,
         max_wait: Duration,
-    ) -> Result<SessionReply, Error> {
+    ) -> Result<SessionReply> {
         check::not_blank("message", &input.message)?;
         check::long("message", &input.message, limits::SESSION_MESSAGE_BYTES)?;
         for (field, text) in [
@@ -221,7 +221,7 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         input: &SendToSession,
-    ) -> Result<Result<SessionRow, Refusal>, Error> {
+    ) -> Result<Result<SessionRow, Refusal>> {
         let name = match (&input.session_key, &input.label, &input.agent_id) {
             (Some(key), _, _) => SessionName::Key(key),
             (None, Some(label), _) => SessionName::Label(label),
@@ -293,7 +293,7 @@ impl Conversations {
         target: &SessionRow,
         (input, max_wait): (SendToSession, Duration),
         denied: Option<Refusal>,
-    ) -> Result<(SendDecision, ExpectedDelivery), Error> {
+    ) -> Result<(SendDecision, ExpectedDelivery)> {
         let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
             let refusal = Refusal::error("not_running", "the session has no inbox");
             return Ok((SendDecision::Refused(refusal), ExpectedDelivery::Never));
@@ -318,7 +318,7 @@ impl Conversations {
     }
 
     /// When a message that is sent now reaches the model of the inbox's peer.
-    async fn when(&self, caller: &Caller, peer: &PeerId) -> Result<ExpectedDelivery, Error> {
+    async fn when(&self, caller: &Caller, peer: &PeerId) -> Result<ExpectedDelivery> {
         Ok(self.hooks.expected_delivery(caller, peer).await?.unwrap_or(ExpectedDelivery::NextTurn))
     }
 
@@ -329,7 +329,7 @@ impl Conversations {
         requester: &ConversationCaller,
         input: SendToSession,
         named: &str,
-    ) -> Result<(SendDecision, ExpectedDelivery), Error> {
+    ) -> Result<(SendDecision, ExpectedDelivery)> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
         let is_own = |message: &Message| Some(&message.to_peer) == requester.peer.as_ref();
@@ -346,42 +346,40 @@ impl Conversations {
         }
         let when = self.when(caller, &to).await?;
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let is_known = match input.idempotency_key.as_deref() {
-                    Some(key) => {
-                        let from = question.to_peer.as_str();
-                        tx.messages().by_key(from, &to, key).await?.is_some()
-                    }
-                    None => false,
-                };
-                if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
-                    return Ok(SendDecision::Refused(refusal));
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let is_known = match input.idempotency_key.as_deref() {
+                Some(key) => {
+                    let from = question.to_peer.as_str();
+                    tx.messages().by_key(from, &to, key).await?.is_some()
                 }
-                let receiver = match tx.peers().get(&to).await? {
-                    Some(row) => row,
-                    None if to.is_operator() => team::operator_peer(tx).await?,
-                    None => {
-                        let gone = "the session that asked is gone";
-                        return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
-                    }
-                };
-                let kind = MessageType::Response;
-                let new = NewMessage {
-                    correlation_id: Some(question.id.as_str().to_owned()),
-                    idempotency_key: input.idempotency_key,
-                    ..team::plain_message(input.message, kind)
-                };
-                let (from, tool) = (question.to_peer.as_str().to_owned(), SourceTool::SessionsSend);
-                let outgoing = team::OutgoingMessage {
-                    run_id: question.provenance.map(|it| it.run_id),
-                    ..team::OutgoingMessage::new(core, caller, from, new, tool)
-                };
-                let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
-                Ok(SendDecision::Answer(Box::new(sent)))
-            })
-        });
-        let decision: Result<SendDecision, Error> = job.await;
+                None => false,
+            };
+            if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
+                return Ok(SendDecision::Refused(refusal));
+            }
+            let receiver = match tx.peers().get(&to).await? {
+                Some(row) => row,
+                None if to.is_operator() => team::operator_peer(tx).await?,
+                None => {
+                    let gone = "the session that asked is gone";
+                    return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
+                }
+            };
+            let kind = MessageType::Response;
+            let new = NewMessage {
+                correlation_id: Some(question.id.as_str().to_owned()),
+                idempotency_key: input.idempotency_key,
+                ..team::plain_message(input.message, kind)
+            };
+            let (from, tool) = (question.to_peer.as_str().to_owned(), SourceTool::SessionsSend);
+            let outgoing = team::OutgoingMessage {
+                run_id: question.provenance.map(|it| it.run_id),
+                ..team::OutgoingMessage::new(core, caller, from, new, tool)
+            };
+            let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
+            Ok(SendDecision::Answer(Box::new(sent)))
+        }));
+        let decision: Result<SendDecision> = job.await;
         Ok((decision?, when))
     }
 }
@@ -397,7 +395,7 @@ async fn rate(
     core: &Core,
     requester: &ConversationCaller,
     target: &PeerId,
-) -> Result<Option<Refusal>, Error> {
+) -> Result<Option<Refusal>> {
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
@@ -423,7 +421,7 @@ struct SendJob {
 }
 
 impl SendJob {
-    async fn run(self, tx: &mut WriteTx) -> Result<SendDecision, Error> {
+    async fn run(self, tx: &mut WriteTx) -> Result<SendDecision> {
         let now = tx.now();
         let waits_until = match self.input.mode {
             RunMode::Steer => Some(now.plus(STEER_WITHIN)),
@@ -475,7 +473,7 @@ impl SendJob {
         &self,
         tx: &mut WriteTx,
         waits_until: Option<Timestamp>,
-    ) -> Result<Option<AssignmentRow>, Error> {
+    ) -> Result<Option<AssignmentRow>> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
         let Some(mut known) = tx.assignments().by_key(&self.requester.key, key).await? else {
             return Ok(None);
@@ -500,7 +498,7 @@ impl SendJob {
         Ok(Some(known))
     }
 
-    async fn refusal(&self, tx: &mut WriteTx, waits: bool) -> Result<Option<Refusal>, Error> {
+    async fn refusal(&self, tx: &mut WriteTx, waits: bool) -> Result<Option<Refusal>> {
         let (source, target) = (&self.requester.key, &self.target.session);
         if let Some(agent) = &self.target.agent {
             let live = tx.agents().live(target).await?;
@@ -522,7 +520,7 @@ impl SendJob {
     }
 
     /// The sender's peer. A session gets one with its first send.
-    async fn own_peer(&self, tx: &mut WriteTx) -> Result<PeerId, Error> {
+    async fn own_peer(&self, tx: &mut WriteTx) -> Result<PeerId> {
         match (&self.requester.peer, &self.requester.session) {
             (Some(own), _) if own.is_operator() => Ok(team::operator_peer(tx).await?.peer.peer_id),
             (Some(own), _) => Ok(own.clone()),

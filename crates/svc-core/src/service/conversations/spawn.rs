@@ -8,7 +8,7 @@ use svc_model::{Caller, NOT_BLANK, RunId, StreamName, TaskId, conversation::Sour
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Conversations;
-use crate::service::{Error, agents::NewDispatch, check};
+use crate::service::{Error, Result, agents::NewDispatch, check};
 
 /// How long the call waits for the agent to take its task.
 const TAKEN_WITHIN: Duration = Duration::from_secs(20);
@@ -93,7 +93,7 @@ impl Conversations {
         caller: &Caller,
         session: Option<&str>,
         input: SpawnSession,
-    ) -> Result<SpawnedSession, Error> {
+    ) -> Result<SpawnedSession> {
         check::short("label", input.label.as_deref())?;
         input.label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
         let requester = self.requester(caller, session).await?;
@@ -123,7 +123,7 @@ impl Conversations {
 
     /// The session key and the pid of the agent that has a task, once the agent has taken it: then
     /// its program runs and is logged in.
-    async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
+    async fn running(&self, id: &TaskId) -> Result<(String, u32)> {
         let store = &self.core.store;
         let end = Instant::now() + TAKEN_WITHIN;
         let (team, task_stream) =
@@ -168,7 +168,7 @@ impl Conversations {
 
     /// The session key and the last pid of the agent that has a task, and whether it has taken the
     /// task.
-    async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool), Error> {
+    async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool)> {
         let store = &self.core.store;
         let Some(work) = store.assignments().of_task(id).await? else { return Ok((None, false)) };
         let is_taken = work.taken_at.is_some();

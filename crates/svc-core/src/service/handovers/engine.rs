@@ -16,7 +16,7 @@ use svc_model::{
     quote::{ModelText, model_text},
     stamp,
 };
-use svc_store::{HandoverRow, PeerRow, WriteTx};
+use svc_store::{HandoverRow, PeerRow, WriteTx, job};
 use svc_sys::telemetry::chain;
 use tokio::{
     task::JoinSet,
@@ -31,7 +31,7 @@ use super::{
     },
 };
 use crate::service::{
-    Error,
+    Error, Result,
     team::{advance, ids_of, note_unseen},
 };
 
@@ -155,7 +155,7 @@ impl Handovers {
     }
 
     /// Peers of sessions that a client's own way may reach, or that have open hand-overs.
-    async fn reachable(&self) -> Result<Vec<PeerId>, Error> {
+    async fn reachable(&self) -> Result<Vec<PeerId>> {
         let store = &self.core.store;
         let mut peers: Vec<PeerId> = Vec::new();
         for way in self.ways.iter() {
@@ -199,7 +199,7 @@ impl Handovers {
         }
     }
 
-    async fn step(&self, peer: &PeerId, watch: &mut HandoverWatch) -> Result<Next, Error> {
+    async fn step(&self, peer: &PeerId, watch: &mut HandoverWatch) -> Result<Next> {
         let store = &self.core.store;
         let row = store.peers().get(peer).await?;
         let session = match &row {
@@ -230,7 +230,7 @@ impl Handovers {
         row: &PeerRow,
         session: &NativeSession,
         watch: &mut HandoverWatch,
-    ) -> Result<Next, Error> {
+    ) -> Result<Next> {
         let inboxes = self.core.store.inboxes();
         if !inboxes.has_mail(&session.peer, self.core.now()).await? {
             let held = inboxes.next_held_mail(&session.peer).await?;
@@ -264,48 +264,45 @@ impl Handovers {
         session: &NativeSession,
         way: &NativeWay,
         (joins_turn, record): (bool, Option<String>),
-    ) -> Result<Option<NativeText>, Error> {
+    ) -> Result<Option<NativeText>> {
         let NativeTraits { via, tries, .. } = way.traits();
         let (session, tuning) = (session.clone(), self.core.tuning);
         let id = HandoverId::new(&self.core.ids, self.core.now());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(row) = tx.peers().get(&session.peer).await? else { return Ok(None) };
-                let is_in_turn = row.peer.status == PeerStatus::Busy;
-                let takes = match row.peer.status {
-                    PeerStatus::Online | PeerStatus::Idle => !joins_turn,
-                    PeerStatus::Busy => joins_turn,
-                    _ => false,
-                };
-                let is_same = row.is_in(&session.process);
-                // A waiter of the client's hooks may have begun a turn a moment ago.
-                if !takes || !is_same || tx.inboxes().is_waking(&session.peer).await? && !is_in_turn
-                {
-                    return Ok(None);
-                }
-                let turn = if joins_turn { TurnOfMail::Person } else { TurnOfMail::Begins };
-                let giver = MailGiver {
-                    id: id.as_str(),
-                    via: via.as_str(),
-                    failed_handovers: (0, tries.saturating_sub(1)),
-                };
-                let offer = (MailOffer::New, turn);
-                let handed = mail::hand_over(tx, &row.peer, giver, offer, &tuning).await?;
-                let Some(handed) = handed else { return Ok(None) };
-                let handover = HandoverRow {
-                    handover_id: id.clone(),
-                    peer_id: session.peer,
-                    session_id: session.session_id,
-                    via,
-                    joins_turn,
-                    is_held: false,
-                    record,
-                    at: tx.now(),
-                };
-                tx.handovers().insert(&handover, &handed.ids).await?;
-                Ok::<_, Error>(Some(NativeText { id, text: whole_text(handed), joins_turn }))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(row) = tx.peers().get(&session.peer).await? else { return Ok(None) };
+            let is_in_turn = row.peer.status == PeerStatus::Busy;
+            let takes = match row.peer.status {
+                PeerStatus::Online | PeerStatus::Idle => !joins_turn,
+                PeerStatus::Busy => joins_turn,
+                _ => false,
+            };
+            let is_same = row.is_in(&session.process);
+            // A waiter of the client's hooks may have begun a turn a moment ago.
+            if !takes || !is_same || tx.inboxes().is_waking(&session.peer).await? && !is_in_turn {
+                return Ok(None);
+            }
+            let turn = if joins_turn { TurnOfMail::Person } else { TurnOfMail::Begins };
+            let giver = MailGiver {
+                id: id.as_str(),
+                via: via.as_str(),
+                failed_handovers: (0, tries.saturating_sub(1)),
+            };
+            let offer = (MailOffer::New, turn);
+            let handed = mail::hand_over(tx, &row.peer, giver, offer, &tuning).await?;
+            let Some(handed) = handed else { return Ok(None) };
+            let handover = HandoverRow {
+                handover_id: id.clone(),
+                peer_id: session.peer,
+                session_id: session.session_id,
+                via,
+                joins_turn,
+                is_held: false,
+                record,
+                at: tx.now(),
+            };
+            tx.handovers().insert(&handover, &handed.ids).await?;
+            Ok::<_, Error>(Some(NativeText { id, text: whole_text(handed), joins_turn }))
+        }));
         job.await
     }
 
@@ -316,7 +313,7 @@ impl Handovers {
         open: &HandoverRow,
         (session, status): (Option<&NativeSession>, PeerStatus),
         watch: &mut HandoverWatch,
-    ) -> Result<Option<OpenHandover>, Error> {
+    ) -> Result<Option<OpenHandover>> {
         let id = &open.handover_id;
         let messages = self.core.store.handovers().messages(id).await?;
         let is_open = |state| match state {
@@ -329,10 +326,7 @@ impl Handovers {
         if !over.is_empty() || waiting.is_empty() {
             // These messages are answered, acknowledged or expired.
             let (id, over) = (id.clone(), ids_of(&over));
-            let job = self
-                .core
-                .store
-                .write(move |tx| Box::pin(async move { tx.handovers().release(&id, &over).await }));
+            let job = self.core.store.write(job!(|tx| tx.handovers().release(&id, &over).await));
             job.await?;
         }
         if waiting.is_empty() {
@@ -398,62 +392,56 @@ impl Handovers {
         open: &HandoverRow,
         is_alive: bool,
         (read, kept): (Vec<MessageId>, Vec<MessageId>),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let open = open.clone();
         let peer = open.peer_id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let mut messages = tx.handovers().messages(&open.handover_id).await?;
-                let mut shown: Vec<Message> =
-                    messages.extract_if(.., |message| read.contains(&message.id)).collect();
-                confirm(tx, &peer, &open.handover_id, &mut shown).await?;
-                messages.retain(|message| !kept.contains(&message.id));
-                if messages.is_empty() || open.is_held {
-                    return Ok(());
-                }
-                let is_offered = |message: &Message| message.state == DeliveryState::Offered;
-                let mode = tx.peers().permission_mode(&peer).await?;
-                // Codex has a mode of the same name, in which it holds no text back.
-                let may_hold = open.via == HandoverWay::Inbox && mode.as_deref() == Some(BYPASS);
-                if is_alive && may_hold && messages.iter().all(is_offered) {
-                    // The person decides in the client whether the text is let in.
-                    return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
-                }
-                // If the process is gone and showed none of the messages, the way has not failed:
-                // it may bring them to the client's next process.
-                let has_failed = is_alive || !shown.is_empty();
-                free(tx, &peer, &open.handover_id, &messages, has_failed).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let mut messages = tx.handovers().messages(&open.handover_id).await?;
+            let mut shown: Vec<Message> =
+                messages.extract_if(.., |message| read.contains(&message.id)).collect();
+            confirm(tx, &peer, &open.handover_id, &mut shown).await?;
+            messages.retain(|message| !kept.contains(&message.id));
+            if messages.is_empty() || open.is_held {
+                return Ok(());
+            }
+            let is_offered = |message: &Message| message.state == DeliveryState::Offered;
+            let mode = tx.peers().permission_mode(&peer).await?;
+            // Codex has a mode of the same name, in which it holds no text back.
+            let may_hold = open.via == HandoverWay::Inbox && mode.as_deref() == Some(BYPASS);
+            if is_alive && may_hold && messages.iter().all(is_offered) {
+                // The person decides in the client whether the text is let in.
+                return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
+            }
+            // If the process is gone and showed none of the messages, the way has not failed:
+            // it may bring them to the client's next process.
+            let has_failed = is_alive || !shown.is_empty();
+            free(tx, &peer, &open.handover_id, &messages, has_failed).await
+        }));
         job.await
     }
 
     /// Releases the messages of a hand-over that the client certainly did not take.
-    async fn fail(&self, peer: &PeerId, id: &HandoverId) -> Result<(), Error> {
+    async fn fail(&self, peer: &PeerId, id: &HandoverId) -> Result<()> {
         let (peer, id) = (peer.clone(), id.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let messages = tx.handovers().messages(&id).await?;
-                free(tx, &peer, &id, &messages, true).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let messages = tx.handovers().messages(&id).await?;
+            free(tx, &peer, &id, &messages, true).await
+        }));
         job.await
     }
 
     /// Ends the deliveries of a hand-over whose outcome cannot be known. Messages that a hook of
     /// the client has shown stay `injected`.
-    async fn end_unknown(&self, open: &HandoverRow) -> Result<(), Error> {
+    async fn end_unknown(&self, open: &HandoverRow) -> Result<()> {
         let (id, peer) = (open.handover_id.clone(), open.peer_id.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let mut messages = tx.handovers().messages(&id).await?;
-                let ids = ids_of(&messages);
-                messages.retain(|message| message.state == DeliveryState::Offered);
-                let why = Some(OUTCOME_UNKNOWN);
-                advance(tx, &peer, &mut messages, DeliveryState::Undeliverable, why).await?;
-                Ok(tx.handovers().release(&id, &ids).await?)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let mut messages = tx.handovers().messages(&id).await?;
+            let ids = ids_of(&messages);
+            messages.retain(|message| message.state == DeliveryState::Offered);
+            let why = Some(OUTCOME_UNKNOWN);
+            advance(tx, &peer, &mut messages, DeliveryState::Undeliverable, why).await?;
+            Ok(tx.handovers().release(&id, &ids).await?)
+        }));
         job.await
     }
 }
@@ -478,7 +466,7 @@ async fn free(
     id: &HandoverId,
     messages: &[Message],
     has_failed: bool,
-) -> Result<(), Error> {
+) -> Result<()> {
     let ids = ids_of(messages);
     tx.messages().note_turn(&ids, false).await?;
     if has_failed {

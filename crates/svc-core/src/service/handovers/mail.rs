@@ -14,7 +14,7 @@ use svc_model::{
 use svc_store::{PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
 use crate::service::{
-    Error,
+    Result,
     core::Tuning,
     team::{advance, ids_of},
 };
@@ -104,7 +104,7 @@ pub(in crate::service) async fn hand_over(
     giver: MailGiver<'_>,
     (offer, turn): (MailOffer, TurnOfMail),
     tuning: &Tuning,
-) -> Result<Option<HandedMail>, Error> {
+) -> Result<Option<HandedMail>> {
     if offer == MailOffer::Nothing {
         return Ok(None);
     }
@@ -137,7 +137,7 @@ async fn give(
     giver: MailGiver<'_>,
     (messages, turn): (Vec<Message>, TurnOfMail),
     lease: Duration,
-) -> Result<Option<HandedMail>, Error> {
+) -> Result<Option<HandedMail>> {
     let begins_turn = turn != TurnOfMail::Person;
     let mut has_question = turn == TurnOfMail::BegunByQuestion;
     let mut digest = MailDigest::default();

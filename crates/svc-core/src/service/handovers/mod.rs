@@ -31,7 +31,7 @@ use self::{
     plugin::PluginConnections,
 };
 use super::{
-    Error, ResourceKind,
+    Error, ResourceKind, Result,
     codex::AppServerConnections,
     core::Core,
     team::{advance, ids_of},
@@ -132,7 +132,7 @@ impl Handovers {
     ///
     /// # Errors
     /// [`Error::Forbidden`] if the connection does not show that the caller is a client's process.
-    pub fn hold(&self, caller: &Caller) -> Result<PluginHold, Error> {
+    pub fn hold(&self, caller: &Caller) -> Result<PluginHold> {
         if caller.process().is_none() {
             let why = "only the process of a client is given texts for its sessions";
             return Err(Error::Forbidden(why.to_owned()));
@@ -144,7 +144,7 @@ impl Handovers {
     ///
     /// # Errors
     /// [`Error::NotFound`] if no report on this hand-over is expected.
-    pub fn report(&self, caller: &Caller, id: &str, report: PluginReport) -> Result<(), Error> {
+    pub fn report(&self, caller: &Caller, id: &str, report: PluginReport) -> Result<()> {
         let unknown = || Error::not_found(ResourceKind::Handover, id);
         let id = HandoverId::parse(id).ok_or_else(unknown)?;
         if self.plugins.report(&caller.principal(), &id, report) {

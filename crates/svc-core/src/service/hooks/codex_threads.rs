@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::event::{HookCall, Hooks};
 use crate::service::{
-    Error,
+    Result,
     codex::{OpenedThread, ThreadRegistry},
 };
 
@@ -19,7 +19,7 @@ impl ThreadRegistry for Hooks {
         &'a self,
         process: &'a ProcessIdentity,
         thread: OpenedThread,
-    ) -> BoxFuture<'a, Result<(), Error>> {
+    ) -> BoxFuture<'a, Result<()>> {
         async move {
             let OpenedThread { id, folder } = thread;
             if self.core.store.sessions().owner(&id).await?.is_some() {

@@ -15,7 +15,7 @@ use svc_model::{
     limits,
     quote::ModelText,
 };
-use svc_store::PeerRow;
+use svc_store::{PeerRow, job};
 use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     write_job::{self, HookJobResult, HookWriteJob},
 };
 use crate::service::{
-    Error,
+    Error, Result,
     access::Access,
     check,
     core::Core,
@@ -77,24 +77,19 @@ impl Hooks {
     }
 
     /// The session of a client's process, as reported by hooks with the operator's credential.
-    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
+    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>> {
         Ok(self.core.store.peers().session_of_process(pid).await?)
     }
 
     /// Stores that an MCP connection belongs to this session.
-    pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<(), Error> {
+    pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<()> {
         let (id, session) = (id.clone(), session.to_owned());
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move { Ok(tx.mcp().tie_session(&id, &session).await?) })
-            })
-            .await
+        self.core.store.write(job!(|tx| Ok(tx.mcp().tie_session(&id, &session).await?))).await
     }
 
     /// Removes ids of events that will not be sent again, and what was noted as given to sessions
     /// that are silent for long.
-    pub async fn sweep_hooks(&self) -> Result<(), Error> {
+    pub async fn sweep_hooks(&self) -> Result<()> {
         let now = self.core.now();
         self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
         self.core.store.sweeps().forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?;
@@ -107,16 +102,12 @@ impl Hooks {
         caller: &Caller,
         session: String,
         events: Vec<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
             .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    write_job::take_back(tx, (&caller, &budget), &session, &events).await
-                })
-            })
+            .write(job!(|tx| write_job::take_back(tx, (&caller, &budget), &session, &events).await))
             .await
     }
 }
@@ -174,7 +165,7 @@ impl Hooks {
         caller: &'a Caller,
         event: HookEvent,
         call: HookCall,
-    ) -> BoxFuture<'a, Result<HookReply, Error>> {
+    ) -> BoxFuture<'a, Result<HookReply>> {
         Box::pin(self.handle(caller, event, call, false))
     }
 
@@ -184,7 +175,7 @@ impl Hooks {
         mut event: HookEvent,
         call: HookCall,
         is_repeat: bool,
-    ) -> Result<HookReply, Error> {
+    ) -> Result<HookReply> {
         check_call(&event, &call)?;
         check::key("session_id", Some(&event.session_id))?;
         let mut is_own = self.team.owns(caller, &event.session_id).await?;
@@ -233,7 +224,7 @@ impl Hooks {
 
     /// The session of an event and its peer, as far as they are known. The write job decides who
     /// owns the session.
-    async fn recognise(&self, event: &HookEvent, is_own: bool) -> Result<KnownSession, Error> {
+    async fn recognise(&self, event: &HookEvent, is_own: bool) -> Result<KnownSession> {
         let arrived = self.core.now();
         let session_id = event.session_id.clone();
         let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
@@ -300,11 +291,7 @@ impl Hooks {
     }
 
     /// Whether an event changes nothing that is worth a commit.
-    async fn changes_nothing(
-        &self,
-        event: &HookEvent,
-        known: &KnownSession,
-    ) -> Result<bool, Error> {
+    async fn changes_nothing(&self, event: &HookEvent, known: &KnownSession) -> Result<bool> {
         let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
         Ok(hook::is_sign_of_life(event, session, (peer, &known.calls), known.arrived)
             && !self.core.store.inboxes().has_mail(&peer.peer_id, known.arrived).await?)
@@ -317,7 +304,7 @@ impl Hooks {
         event: &Arc<HookEvent>,
         known: &KnownSession,
         call: HookCall,
-    ) -> Result<HookJobResult, Error> {
+    ) -> Result<HookJobResult> {
         let process = client_process(caller, &call);
         let SessionProfile { project, root, peer_name } =
             self.profile(caller, event, known).await?;
@@ -361,7 +348,7 @@ impl Hooks {
         event: &HookEvent,
         known: &KnownSession,
         is_from_hook: bool,
-    ) -> Result<Caller, Error> {
+    ) -> Result<Caller> {
         let folder = event.cwd.as_deref().filter(|_| is_from_hook);
         let own = known.session.as_ref().filter(|_| known.is_own && caller.is_client_process());
         match own.and_then(|session| session.project.as_deref()) {
@@ -371,7 +358,7 @@ impl Hooks {
     }
 
     /// The caller in the project of the folder that the client's hook names.
-    async fn in_folder(&self, caller: &Caller, folder: Option<&str>) -> Result<Caller, Error> {
+    async fn in_folder(&self, caller: &Caller, folder: Option<&str>) -> Result<Caller> {
         let Some(folder) = folder.filter(|_| caller.is_client_process()) else {
             return Ok(caller.clone());
         };
@@ -384,7 +371,7 @@ impl Hooks {
         caller: &Caller,
         event: &HookEvent,
         known: &KnownSession,
-    ) -> Result<SessionProfile, Error> {
+    ) -> Result<SessionProfile> {
         // Finding a project's root reads the disk, and a known session has its project already.
         let is_away = known.peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Offline);
         let is_new = known.session.is_none() || is_away || event.is_start();
@@ -409,7 +396,7 @@ impl Hooks {
 
     /// A name for a session's peer: client and folder, with a number if another peer that is
     /// present has that name. Names of absent peers are not reserved.
-    async fn free_peer_name(&self, base: &str, known: &KnownSession) -> Result<String, Error> {
+    async fn free_peer_name(&self, base: &str, known: &KnownSession) -> Result<String> {
         let own = known.peer.as_ref().map(|peer| &peer.peer_id);
         let mut name = base.to_owned();
         for number in 2..limits::PEER_NAMES {
@@ -427,7 +414,7 @@ impl Hooks {
 
     /// Peers of this name. If the process of one has ended and its row does not say so yet, sweeps
     /// the peers first.
-    async fn namesakes(&self, name: &str) -> Result<Vec<PeerRow>, Error> {
+    async fn namesakes(&self, name: &str) -> Result<Vec<PeerRow>> {
         let rows = self.core.store.peers().named(name, limits::PAGE_DEFAULT).await?;
         let is_gone = |row: &PeerRow| {
             row.peer.status != PeerStatus::Offline
@@ -448,7 +435,7 @@ impl Hooks {
         known: &KnownSession,
         hook_id: Option<String>,
         writes: HookJobResult,
-    ) -> Result<HookReply, Error> {
+    ) -> Result<HookReply> {
         if let Some(request) = writes.held {
             return Ok(HookReply(vec![HookNote::Held(request)]));
         }
@@ -483,7 +470,7 @@ impl Hooks {
         acting: &ActingSession,
         source: SessionSource,
         hook_id: Option<&str>,
-    ) -> Result<Option<HookNote>, Error> {
+    ) -> Result<Option<HookNote>> {
         if let Some(own) = self.core.store.ghaps().active(&acting.session_id).await? {
             return Ok(Some(hook::own_record_note(&own)));
         }
@@ -494,15 +481,14 @@ impl Hooks {
         for orphan in self.journal.orphans(caller, acting).await? {
             let (id, session) = (orphan.id.clone(), acting.session_id.clone());
             let hook_id = hook_id.map(str::to_owned);
-            let is_first: Result<bool, Error> = self
+            let is_first: Result<bool> = self
                 .core
                 .store
                 .on_behalf_of(caller)
-                .write(move |tx| {
-                    Box::pin(async move {
-                        Ok(tx.seen().note_orphan_offer(&id, &session, hook_id.as_deref()).await?)
-                    })
-                })
+                .write(job!(|tx| Ok(tx
+                    .seen()
+                    .note_orphan_offer(&id, &session, hook_id.as_deref())
+                    .await?)))
                 .await;
             if is_first? {
                 return Ok(Some(hook::abandoned_record_note(&orphan)));
@@ -599,7 +585,7 @@ fn is_numbered(name: &str, base: &str) -> bool {
         .is_some_and(|end| end.is_empty() || end.strip_prefix('-').is_some_and(is_number))
 }
 
-fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {
+fn check_call(event: &HookEvent, call: &HookCall) -> Result<()> {
     for (field, text) in [("id", &call.id), ("tmux_pane", &call.tmux_pane)] {
         check::short(field, text.as_deref())?;
     }

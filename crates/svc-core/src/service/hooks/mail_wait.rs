@@ -7,11 +7,11 @@ use svc_model::{
     Caller, Peer, PeerStatus, SessionReference, SessionStanding, StreamName, hook::MailOffer,
     is_agent_key,
 };
-use svc_store::PeerRow;
+use svc_store::{PeerRow, job};
 
 use super::{event::Hooks, write_job};
 use crate::service::{
-    Error, ResourceKind, check,
+    Error, ResourceKind, Result, check,
     core::Core,
     handovers::{self, HandedMail, MailGiver, TurnOfMail},
     team,
@@ -67,7 +67,7 @@ impl Hooks {
         session_id: &str,
         waiter: MailWaiter,
         end: impl Future<Output = ()> + Send,
-    ) -> Result<MailWait, Error> {
+    ) -> Result<MailWait> {
         check::key("session_id", Some(session_id))?;
         let session_id = &*self.team.session_of_client(caller, session_id).await?;
         let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
@@ -129,7 +129,7 @@ impl Hooks {
         session_id: &str,
         peer: &Peer,
         waiter: &str,
-    ) -> Result<WaiterMail, Error> {
+    ) -> Result<WaiterMail> {
         if !self.core.store.inboxes().has_mail(&peer.peer_id, self.core.now()).await? {
             return Ok(WaiterMail::Nothing);
         }
@@ -151,39 +151,37 @@ impl Hooks {
         self.core
             .store
             .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    // The session may have passed to another principal during the wait.
-                    team::claim(tx, &caller, &session_id, SessionReference::Call).await?;
-                    if tx.hooks().is_lost(&waiter).await? {
-                        return Ok(WaiterMail::Nothing);
-                    }
-                    let now = tx.peers().get(&peer.peer_id).await?;
-                    if now.as_ref().is_some_and(|row| is_gone(&core, row)) {
-                        // The client was killed, and the waiter may end in a moment. The message
-                        // stays in the inbox.
-                        return Ok(WaiterMail::Nothing);
-                    }
-                    // For a moment at the end of a turn two waiters live, but a turn may begin with
-                    // one question at most.
-                    let is_waking = tx.inboxes().is_waking(&peer.peer_id).await?;
-                    if is_waking || now.as_ref().is_some_and(is_in_turn) {
-                        return Ok(WaiterMail::InTurn);
-                    }
-                    if caller.session().is_some_and(is_agent_key)
-                        && tx.peers().is_hosted(&peer.peer_id).await?
-                    {
-                        // The host takes messages for a hosted agent, and makes turns of them.
-                        return Ok(WaiterMail::Nothing);
-                    }
-                    tx.hooks().remember(&waiter).await?;
-                    let offer = (MailOffer::New, TurnOfMail::Begins);
-                    let hook = MailGiver::hook(&waiter);
-                    let giver = MailGiver { failed_handovers: (least, u32::MAX), ..hook };
-                    let handed = handovers::hand_over(tx, &peer, giver, offer, &tuning).await?;
-                    Ok(handed.map_or(WaiterMail::Nothing, WaiterMail::Handed))
-                })
-            })
+            .write(job!(|tx| {
+                // The session may have passed to another principal during the wait.
+                team::claim(tx, &caller, &session_id, SessionReference::Call).await?;
+                if tx.hooks().is_lost(&waiter).await? {
+                    return Ok(WaiterMail::Nothing);
+                }
+                let now = tx.peers().get(&peer.peer_id).await?;
+                if now.as_ref().is_some_and(|row| is_gone(&core, row)) {
+                    // The client was killed, and the waiter may end in a moment. The message
+                    // stays in the inbox.
+                    return Ok(WaiterMail::Nothing);
+                }
+                // For a moment at the end of a turn two waiters live, but a turn may begin with
+                // one question at most.
+                let is_waking = tx.inboxes().is_waking(&peer.peer_id).await?;
+                if is_waking || now.as_ref().is_some_and(is_in_turn) {
+                    return Ok(WaiterMail::InTurn);
+                }
+                if caller.session().is_some_and(is_agent_key)
+                    && tx.peers().is_hosted(&peer.peer_id).await?
+                {
+                    // The host takes messages for a hosted agent, and makes turns of them.
+                    return Ok(WaiterMail::Nothing);
+                }
+                tx.hooks().remember(&waiter).await?;
+                let offer = (MailOffer::New, TurnOfMail::Begins);
+                let hook = MailGiver::hook(&waiter);
+                let giver = MailGiver { failed_handovers: (least, u32::MAX), ..hook };
+                let handed = handovers::hand_over(tx, &peer, giver, offer, &tuning).await?;
+                Ok(handed.map_or(WaiterMail::Nothing, WaiterMail::Handed))
+            }))
             .await
     }
 }

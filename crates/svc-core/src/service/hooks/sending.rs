@@ -7,7 +7,7 @@ use svc_model::{
 use svc_store::StoreError;
 
 use super::{event::Hooks, mail_wait::is_gone};
-use crate::service::{Error, ResourceKind};
+use crate::service::{ResourceKind, Result};
 
 impl Hooks {
     /// Puts a message into a peer's inbox, and reports when it reaches the peer's model.
@@ -19,7 +19,7 @@ impl Hooks {
         caller: &Caller,
         to: &str,
         input: NewMessage,
-    ) -> Result<SentMessage, Error> {
+    ) -> Result<SentMessage> {
         let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
         // Read before the send: a waiter that takes the message no longer waits.
         let expected = self.expected_delivery(caller, &to).await?;

@@ -22,7 +22,7 @@ use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
 use svc_sys::session_secret::SessionSecrets;
 
 use crate::service::{
-    Error, assignments,
+    Error, Result, assignments,
     budget::Budget,
     check,
     core::Core,
@@ -96,7 +96,7 @@ struct SessionPresence {
 }
 
 impl HookWriteJob {
-    pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookJobResult, Error> {
+    pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookJobResult> {
         let contact = SessionReference::Hook(self.shown);
         team::claim(tx, &self.caller, &self.event.session_id, contact).await?;
         let timing = match self.settle(tx).await? {
@@ -142,7 +142,7 @@ impl HookWriteJob {
         &self,
         tx: &mut WriteTx,
         timing: HookTiming,
-    ) -> Result<Option<AgentRequestId>, Error> {
+    ) -> Result<Option<AgentRequestId>> {
         prompts::follow_event(tx, &self.event, timing).await?;
         let HookMoment::Waiting(HookPrompt { asks: Some(prompt), .. }) = &self.event.moment else {
             return Ok(None);
@@ -182,7 +182,7 @@ impl HookWriteJob {
 
     /// Takes back what earlier hooks of the session did not print, before anything is given or
     /// counts as seen; and stores the event's id.
-    async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
+    async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception> {
         let session_id = &self.event.session_id;
         take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
         let history = match &self.id {
@@ -201,11 +201,7 @@ impl HookWriteJob {
     }
 
     /// Writes the session's row and its events.
-    async fn apply_session(
-        &self,
-        tx: &mut WriteTx,
-        timing: HookTiming,
-    ) -> Result<AppliedSession, Error> {
+    async fn apply_session(&self, tx: &mut WriteTx, timing: HookTiming) -> Result<AppliedSession> {
         let session_id = &self.event.session_id;
         let known = tx.sessions().get(session_id).await?;
         let effect = hook::session_effect(&self.event, timing, known.as_ref());
@@ -264,7 +260,7 @@ impl HookWriteJob {
 
     /// Records the outcome of a test, a build or a check. Returns what it means for the session's
     /// record.
-    async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>, Error> {
+    async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>> {
         let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
         let session_id = &self.acting.session_id;
         let earlier: Vec<_> = tx
@@ -294,7 +290,7 @@ impl HookWriteJob {
         tx: &mut WriteTx,
         timing: HookTiming,
         session: &SessionEffect,
-    ) -> Result<Option<SessionPresence>, Error> {
+    ) -> Result<Option<SessionPresence>> {
         let known = match tx.peers().of_session(&self.event.session_id).await? {
             None => self.peer_of_agent(tx).await?,
             known => known,
@@ -368,7 +364,7 @@ impl HookWriteJob {
         Ok(row.peer)
     }
 
-    async fn register(&self, tx: &mut WriteTx, known: Option<PeerRow>) -> Result<Peer, Error> {
+    async fn register(&self, tx: &mut WriteTx, known: Option<PeerRow>) -> Result<Peer> {
         let client = self.event.client.as_str();
         let known_name = known.as_ref().map(|row| row.peer.display_name.clone());
         let name = match &self.peer_name {
@@ -399,7 +395,7 @@ impl HookWriteJob {
 
     /// The last words of a turn answer the questions that the turn began with; a turn without last
     /// words answers nothing.
-    async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
+    async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<()> {
         let moment = &self.event.moment;
         let is_end = matches!(
             moment,
@@ -436,7 +432,7 @@ impl HookWriteJob {
         tx: &mut WriteTx,
         peer: &Peer,
         was_limited: bool,
-    ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
+    ) -> Result<(Option<ModelText>, Option<ModelText>)> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // After a compaction, the context no longer has what the session was given.
             tx.seen().forget(&self.event.session_id).await?;
@@ -497,7 +493,7 @@ impl HookWriteJob {
 }
 
 /// Checks the ids of events whose replies were not seen.
-pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
+pub(super) fn check_lost(ids: &[String]) -> Result<()> {
     if ids.len() > limits::HOOKS_LOST {
         return Err(Error::invalid("lost", format!("at most {} ids", limits::HOOKS_LOST)));
     }
@@ -514,7 +510,7 @@ pub(super) async fn take_back(
     (caller, budget): (&Caller, &Budget),
     session_id: &str,
     events: &[String],
-) -> Result<(), Error> {
+) -> Result<()> {
     if events.is_empty() {
         return Ok(());
     }

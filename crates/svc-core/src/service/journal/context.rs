@@ -17,13 +17,13 @@ use svc_model::{
     quote::{ModelText, model_text},
     text::Prompt,
 };
-use svc_store::{ItemVersion, LessonKind, MemoryFilter, SearchFilter};
+use svc_store::{ItemVersion, LessonKind, MemoryFilter, SearchFilter, job};
 
 use super::{
     Journal,
     bounded_markdown::{AssembledContext, BoundedMarkdown},
 };
-use crate::service::{Error, search::ExperienceQuery};
+use crate::service::{Error, Result, search::ExperienceQuery};
 
 /// Kinds of things that a context may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -79,7 +79,7 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &ContextQuery,
-    ) -> Result<AssembledContext, Error> {
+    ) -> Result<AssembledContext> {
         let mut request = request.clone();
         request.project = self.core.projects.named(request.project.as_deref()).await?;
         if let Some(session) = &request.session_id {
@@ -109,23 +109,21 @@ impl Journal {
         // Of two concurrent calls, only one returns an item; the other leaves it out.
         let items: Vec<ItemVersion> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut fresh = HashSet::new();
-                let hook = hook_id.as_deref();
-                if let Some(hook) = hook
-                    && tx.hooks().is_lost(hook).await?
-                {
-                    return Ok::<_, Error>(fresh);
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut fresh = HashSet::new();
+            let hook = hook_id.as_deref();
+            if let Some(hook) = hook
+                && tx.hooks().is_lost(hook).await?
+            {
+                return Ok::<_, Error>(fresh);
+            }
+            for item in items {
+                if tx.seen().note(&session_id, &item, hook).await? {
+                    fresh.insert(item);
                 }
-                for item in items {
-                    if tx.seen().note(&session_id, &item, hook).await? {
-                        fresh.insert(item);
-                    }
-                }
-                Ok(fresh)
-            })
-        });
+            }
+            Ok(fresh)
+        }));
         let fresh: HashSet<ItemVersion> = write.await?;
         if !request.repeat {
             markdown.retain(|item| fresh.contains(item));
@@ -133,11 +131,7 @@ impl Journal {
         Ok(markdown.finish())
     }
 
-    async fn relevant(
-        &self,
-        caller: &Caller,
-        request: &ContextQuery,
-    ) -> Result<Vec<ContextItem>, Error> {
+    async fn relevant(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<ContextItem>> {
         let wants = |kind| request.kinds.is_empty() || request.kinds.contains(&kind);
         let mut candidates = Vec::new();
         if wants(ContextKind::Experiences) {
@@ -155,11 +149,7 @@ impl Journal {
         Ok(candidates)
     }
 
-    async fn experiences(
-        &self,
-        caller: &Caller,
-        request: &ContextQuery,
-    ) -> Result<Vec<Ghap>, Error> {
+    async fn experiences(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<Ghap>> {
         if request.query.trim().is_empty() {
             return Ok(Vec::new());
         }
@@ -184,11 +174,7 @@ impl Journal {
 
     /// Values that match the prompt, the best first; without a prompt those of the project, the
     /// latest first.
-    async fn fitting_values(
-        &self,
-        caller: &Caller,
-        request: &ContextQuery,
-    ) -> Result<Vec<Value>, Error> {
+    async fn fitting_values(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<Value>> {
         let (reader, values) = (Reader::from_caller(caller), self.core.store.values());
         let (values, _) = values.list(&reader, None, limits::VALUES_RANKED).await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
@@ -215,7 +201,7 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &ContextQuery,
-    ) -> Result<Vec<Memory>, Error> {
+    ) -> Result<Vec<Memory>> {
         let project = request.project.as_deref();
         let limit = limits::SEARCH_HITS;
         if request.query.trim().is_empty() {
@@ -356,7 +342,7 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &PremortemQuery,
-    ) -> Result<AssembledContext, Error> {
+    ) -> Result<AssembledContext> {
         let PremortemQuery { domain, strategy, budget, .. } = *request;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let mut project = None;

@@ -13,11 +13,11 @@ use svc_model::{
     limits,
     text::{self, Prompt},
 };
-use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError};
+use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError, job};
 
 use super::Journal;
 use crate::service::{
-    Error, ResourceKind, check,
+    Error, ResourceKind, Result, check,
     projects::project_of_write,
     search::confirmation_factor,
     team::{ActingSession, owns_session, tell},
@@ -61,7 +61,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         new: NewMemory,
-    ) -> Result<StoredMemory, Error> {
+    ) -> Result<StoredMemory> {
         check::text("content", &new.content, limits::MEMORY_CHARS)?;
         let importance = new.importance.unwrap_or(0.5);
         check::fraction("importance", importance)?;
@@ -74,32 +74,29 @@ impl Journal {
         }
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let session_id = &acting.session_id;
-                tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
-                let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
-                let memory = Memory {
-                    id: MemoryId::new(&ids, tx.now()),
-                    project: project.filter(|_| !global),
-                    category: new.category,
-                    content: new.content,
-                    importance,
-                    tags,
-                    confirmed_again: 0,
-                    created_at: tx.now(),
-                };
-                budget.check_rows(tx, &caller, 1).await?;
-                let known =
-                    tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
-                if let Some(memory) = known {
-                    return Ok(StoredMemory { memory, is_known: true });
-                }
-                let data = json!({ "id": memory.id, "category": memory.category });
-                tell(tx, session_id, "memory.stored", &data).await?;
-                Ok(StoredMemory { memory, is_known: false })
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let session_id = &acting.session_id;
+            tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+            let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
+            let memory = Memory {
+                id: MemoryId::new(&ids, tx.now()),
+                project: project.filter(|_| !global),
+                category: new.category,
+                content: new.content,
+                importance,
+                tags,
+                confirmed_again: 0,
+                created_at: tx.now(),
+            };
+            budget.check_rows(tx, &caller, 1).await?;
+            let known = tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
+            if let Some(memory) = known {
+                return Ok(StoredMemory { memory, is_known: true });
+            }
+            let data = json!({ "id": memory.id, "category": memory.category });
+            tell(tx, session_id, "memory.stored", &data).await?;
+            Ok(StoredMemory { memory, is_known: false })
+        }));
         write.await
     }
 
@@ -112,7 +109,7 @@ impl Journal {
         project: Option<&str>,
         filter: &MemoryFilter,
         limit: usize,
-    ) -> Result<Vec<(Memory, Fit)>, Error> {
+    ) -> Result<Vec<(Memory, Fit)>> {
         let prompt = Prompt::read(query);
         let count = self.core.store.memories().count().await?;
         if prompt.groups.is_empty() || count == 0 {
@@ -159,7 +156,7 @@ impl Journal {
         filter: &MemoryFilter,
         offset: u32,
         limit: u32,
-    ) -> Result<(Vec<Memory>, i64), Error> {
+    ) -> Result<(Vec<Memory>, i64)> {
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = &MemoryFilter { project, ..filter.clone() };
         let (reader, size) = (Reader::from_caller(caller), PageSize::rows(limit));
@@ -172,34 +169,32 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         id: &str,
-    ) -> Result<MemoryId, Error> {
+    ) -> Result<MemoryId> {
         let id = MemoryId::parse(id).ok_or_else(|| {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
         let caller = caller.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
-                let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
-                let (session, is_readable) = maker.ok_or_else(unknown)?;
-                if !owns_session(tx, &caller, &session).await? {
-                    return Err(if is_readable {
-                        let why =
-                            format!("memory {} is another's: its maker may remove it", id.as_str());
-                        Error::Forbidden(why)
-                    } else {
-                        unknown()
-                    });
-                }
-                if !tx.memories().delete(&id).await? {
-                    return Err(unknown());
-                }
-                tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
-                let data = json!({ "id": id });
-                tell(tx, &acting.session_id, "memory.deleted", &data).await?;
-                Ok(id)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
+            let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
+            let (session, is_readable) = maker.ok_or_else(unknown)?;
+            if !owns_session(tx, &caller, &session).await? {
+                return Err(if is_readable {
+                    let why =
+                        format!("memory {} is another's: its maker may remove it", id.as_str());
+                    Error::Forbidden(why)
+                } else {
+                    unknown()
+                });
+            }
+            if !tx.memories().delete(&id).await? {
+                return Err(unknown());
+            }
+            tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+            let data = json!({ "id": id });
+            tell(tx, &acting.session_id, "memory.deleted", &data).await?;
+            Ok(id)
+        }));
         write.await
     }
 
@@ -222,7 +217,7 @@ fn as_json(terms: &impl serde::Serialize) -> String {
 }
 
 /// Tags in stored form: checked, each once.
-fn tidy(tags: Vec<String>) -> Result<Vec<String>, Error> {
+fn tidy(tags: Vec<String>) -> Result<Vec<String>> {
     let mut kept: Vec<String> = Vec::new();
     for tag in tags {
         check::not_blank("tags", &tag)?;

@@ -15,11 +15,11 @@ use svc_model::{
     },
     limits,
 };
-use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
+use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx, job};
 
 use super::Journal;
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, check,
+    Candidate, Error, Page, PageBounds, ResourceKind, Result, check,
     projects::project_of_write,
     search,
     team::{ActingSession, tell},
@@ -47,7 +47,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         draft: GhapDraft,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         for (field, text) in [
             ("goal", &draft.goal),
             ("hypothesis", &draft.hypothesis),
@@ -59,24 +59,22 @@ impl Journal {
         draft.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let id = &acting.session_id;
-                tx.sessions().touch(id, &caller.principal().to_string()).await?;
-                budget.check_rows(tx, &caller, 1).await?;
-                if let Some(active) = tx.ghaps().active(id).await? {
-                    return Err(Error::ActiveGhap { id: active.id });
-                }
-                let project = project_of_write(&caller, tx.sessions().get(id).await?);
-                let now = tx.now();
-                let ghap_id = GhapId::new(&ids, now);
-                let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
-                tx.ghaps().insert(&ghap).await?;
-                tx.tool_counts().reset(id, "").await?;
-                tell_of(tx, &ghap, "ghap.started").await?;
-                Ok(ghap)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let id = &acting.session_id;
+            tx.sessions().touch(id, &caller.principal().to_string()).await?;
+            budget.check_rows(tx, &caller, 1).await?;
+            if let Some(active) = tx.ghaps().active(id).await? {
+                return Err(Error::ActiveGhap { id: active.id });
+            }
+            let project = project_of_write(&caller, tx.sessions().get(id).await?);
+            let now = tx.now();
+            let ghap_id = GhapId::new(&ids, now);
+            let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
+            tx.ghaps().insert(&ghap).await?;
+            tx.tool_counts().reset(id, "").await?;
+            tell_of(tx, &ghap, "ghap.started").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -87,7 +85,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         change: GhapChange,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         for (field, text, most) in [
             ("goal", &change.goal, limits::GHAP_TEXT_CHARS),
             ("hypothesis", &change.hypothesis, limits::GHAP_TEXT_CHARS),
@@ -100,37 +98,35 @@ impl Journal {
             }
         }
         change.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut ghap = active(tx, &acting).await?;
-                let now = tx.now();
-                let before = ghap.clone();
-                let note = change.note.clone();
-                ghap.apply(change);
-                if ghap == before && note.is_none() {
-                    return Err(Error::invalid("arguments", "there is nothing to change"));
-                }
-                let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
-                    != (&before.hypothesis, &before.action, &before.prediction);
-                if turned {
-                    let earlier = Iteration {
-                        iteration: before.iteration_count,
-                        hypothesis: before.hypothesis,
-                        action: before.action,
-                        prediction: before.prediction,
-                        at: now,
-                    };
-                    tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
-                    ghap.iteration_count += 1;
-                }
-                if let Some(note) = note {
-                    tx.ghaps().insert_note(&ghap.id, &note, now).await?;
-                }
-                ghap.updated_at = now;
-                update(tx, &ghap, "ghap.updated").await?;
-                Ok(ghap)
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut ghap = active(tx, &acting).await?;
+            let now = tx.now();
+            let before = ghap.clone();
+            let note = change.note.clone();
+            ghap.apply(change);
+            if ghap == before && note.is_none() {
+                return Err(Error::invalid("arguments", "there is nothing to change"));
+            }
+            let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
+                != (&before.hypothesis, &before.action, &before.prediction);
+            if turned {
+                let earlier = Iteration {
+                    iteration: before.iteration_count,
+                    hypothesis: before.hypothesis,
+                    action: before.action,
+                    prediction: before.prediction,
+                    at: now,
+                };
+                tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
+                ghap.iteration_count += 1;
+            }
+            if let Some(note) = note {
+                tx.ghaps().insert_note(&ghap.id, &note, now).await?;
+            }
+            ghap.updated_at = now;
+            update(tx, &ghap, "ghap.updated").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -139,7 +135,7 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         resolution: Resolution,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         let Resolution { result, surprise, root_cause, lesson, .. } = &resolution;
         let lesson = lesson.as_ref();
         for (field, text) in [
@@ -164,33 +160,31 @@ impl Journal {
             }
         }
         let reader = Reader::from_caller(caller);
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut ghap = active(tx, &acting).await?;
-                if let Some(outcome) = &resolution.outcome_id {
-                    let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
-                    let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
-                    if session != ghap.session_id {
-                        return Err(Error::invalid("outcome_id", "was seen in another session"));
-                    }
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut ghap = active(tx, &acting).await?;
+            if let Some(outcome) = &resolution.outcome_id {
+                let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
+                let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
+                if session != ghap.session_id {
+                    return Err(Error::invalid("outcome_id", "was seen in another session"));
                 }
-                ghap.resolve(resolution, tx.now());
-                if ghap.status == GhapStatus::Confirmed {
-                    search::note_confirmed(tx, &reader, &ghap).await?;
-                }
-                update(tx, &ghap, "ghap.resolved").await?;
-                Ok(ghap)
-            })
-        });
+            }
+            ghap.resolve(resolution, tx.now());
+            if ghap.status == GhapStatus::Confirmed {
+                search::note_confirmed(tx, &reader, &ghap).await?;
+            }
+            update(tx, &ghap, "ghap.resolved").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
-    pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>, Error> {
+    pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>> {
         Ok(self.core.store.ghaps().active(&acting.session_id).await?)
     }
 
     /// A record with its history, by its id or a prefix of it.
-    pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
+    pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let ghap = if id == LATEST {
@@ -215,7 +209,7 @@ impl Journal {
         caller: &Caller,
         filter: &GhapFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Ghap>, Error> {
+    ) -> Result<Page<Ghap>> {
         let reader = Reader::from_caller(caller);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = GhapFilter { project, ..filter.clone() };
@@ -233,7 +227,7 @@ impl Journal {
         project: Option<&str>,
         client: Option<&str>,
         domain: Option<Domain>,
-    ) -> Result<Vec<CalibrationRow>, Error> {
+    ) -> Result<Vec<CalibrationRow>> {
         let project = self.core.projects.named(project).await?;
         let (reader, project) = (Reader::from_caller(caller), project.as_deref());
         Ok(self.core.store.calibration().rows(&reader, project, client, domain).await?)
@@ -246,7 +240,7 @@ impl Journal {
         caller: &Caller,
         project: Option<&str>,
         domain: Option<Domain>,
-    ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
+    ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>)> {
         let project = self.core.projects.named(project).await?;
         let project = project.as_deref();
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
@@ -256,7 +250,7 @@ impl Journal {
     }
 }
 
-async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error> {
+async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap> {
     let ghap = tx.ghaps().active(&acting.session_id).await?;
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
@@ -290,11 +284,7 @@ fn candidate(ghap: &Ghap) -> Candidate {
 
 impl Journal {
     /// Orphaned records in the project of a session, the one that was changed last first.
-    pub async fn orphans(
-        &self,
-        caller: &Caller,
-        acting: &ActingSession,
-    ) -> Result<Vec<Ghap>, Error> {
+    pub async fn orphans(&self, caller: &Caller, acting: &ActingSession) -> Result<Vec<Ghap>> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         let project = match project_of_write(caller, session) {
             Some(project) => project,
@@ -312,23 +302,21 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         id: Option<&str>,
-    ) -> Result<(Ghap, String), Error> {
+    ) -> Result<(Ghap, String)> {
         let orphan = self.one_orphan(caller, &acting, id).await?;
         let subject = caller.principal().to_string();
         let stale = self.core.now().minus(limits::SESSION_STALE);
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                tx.sessions().touch(&acting.session_id, &subject).await?;
-                if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
-                    return Err(Error::ActiveGhap { id: active.id });
-                }
-                let mut ghap = read_orphan(tx, &orphan, stale).await?;
-                let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
-                ghap.updated_at = tx.now();
-                update(tx, &ghap, "ghap.adopted").await?;
-                Ok((ghap, from))
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            tx.sessions().touch(&acting.session_id, &subject).await?;
+            if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
+                return Err(Error::ActiveGhap { id: active.id });
+            }
+            let mut ghap = read_orphan(tx, &orphan, stale).await?;
+            let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
+            ghap.updated_at = tx.now();
+            update(tx, &ghap, "ghap.adopted").await?;
+            Ok((ghap, from))
+        }));
         write.await
     }
 
@@ -340,22 +328,20 @@ impl Journal {
         acting: ActingSession,
         id: Option<&str>,
         reason: String,
-    ) -> Result<Ghap, Error> {
+    ) -> Result<Ghap> {
         check::text("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
         let orphan = match id {
             Some(id) if caller.is_operator() => self.ghap(caller, id).await?.ghap.id,
             _ => self.one_orphan(caller, &acting, id).await?,
         };
         let stale = self.core.now().minus(limits::SESSION_STALE);
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                let mut ghap = read_orphan(tx, &orphan, stale).await?;
-                ghap.resolve(Resolution::abandoned(reason), tx.now());
-                tx.ghaps().update(&ghap).await?;
-                tell_of(tx, &ghap, "ghap.resolved").await?;
-                Ok(ghap)
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            let mut ghap = read_orphan(tx, &orphan, stale).await?;
+            ghap.resolve(Resolution::abandoned(reason), tx.now());
+            tx.ghaps().update(&ghap).await?;
+            tell_of(tx, &ghap, "ghap.resolved").await?;
+            Ok(ghap)
+        }));
         write.await
     }
 
@@ -364,7 +350,7 @@ impl Journal {
         caller: &Caller,
         acting: &ActingSession,
         id: Option<&str>,
-    ) -> Result<GhapId, Error> {
+    ) -> Result<GhapId> {
         let mut orphans = self.orphans(caller, acting).await?;
         match id {
             None if orphans.is_empty() => {
@@ -381,7 +367,7 @@ impl Journal {
 }
 
 /// Reads a record that was an orphan; an error if its session has returned since.
-async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
+async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap> {
     let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
     let ghap = tx.ghaps().get(id).await?.ok_or_else(unknown)?;
     let session = tx.sessions().get(&ghap.session_id).await?;
@@ -415,24 +401,18 @@ impl Journal {
         caller: &Caller,
         acting: ActingSession,
         new: NewOutcome,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome> {
         check::text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
-                Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+            Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
+        }));
         write.await
     }
 
-    pub async fn outcomes(
-        &self,
-        session_id: &str,
-        limit: Option<u32>,
-    ) -> Result<Vec<Outcome>, Error> {
+    pub async fn outcomes(&self, session_id: &str, limit: Option<u32>) -> Result<Vec<Outcome>> {
         Ok(self.core.store.outcomes().list(session_id, check::limit(limit)?).await?)
     }
 }
@@ -443,7 +423,7 @@ pub(in crate::service) async fn put_outcome(
     caller: &Caller,
     acting: &ActingSession,
     new: NewOutcome,
-) -> Result<(Outcome, bool), Error> {
+) -> Result<(Outcome, bool)> {
     let session = tx.sessions().get(&acting.session_id).await?;
     let project = project_of_write(caller, session).unwrap_or_default();
     let outcome = Outcome {

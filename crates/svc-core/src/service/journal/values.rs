@@ -15,11 +15,11 @@ use svc_model::{
     learning::{Axis, Value},
     limits, text,
 };
-use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
+use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster, job};
 
 use super::Journal;
 use crate::service::{
-    Error, ResourceKind, check,
+    Error, ResourceKind, Result, check,
     projects::project_of_write,
     team::{ActingSession, tell},
 };
@@ -68,7 +68,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
-    pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList, Error> {
+    pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList> {
         let reader = Reader::from_caller(caller);
         let count = self.core.store.values().count_resolved_for(&reader).await?;
         enough(count)?;
@@ -93,24 +93,22 @@ impl Journal {
 
     /// The stored clustering if it was made of the present records; otherwise the present state of
     /// the records.
-    async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
+    async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>> {
         let (_, state) = self.core.store.values().count_resolved().await?;
         let known = self.core.store.values().clustering(axis).await?;
         Ok(known.filter(|known| known.state == state).ok_or(state))
     }
 
-    async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
+    async fn group(&self, axis: Axis, state: String) -> Result<Clustering> {
         let ghaps = self.core.store.ghaps();
         let ghaps = ghaps.latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS).await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                tx.values().put_clusters(axis, &clustering, &groups).await?;
-                Ok(clustering)
-            })
-        });
+        let write = self.core.store.write(job!(|tx| {
+            tx.values().put_clusters(axis, &clustering, &groups).await?;
+            Ok(clustering)
+        }));
         write.await
     }
 
@@ -120,7 +118,7 @@ impl Journal {
         caller: &Caller,
         cluster_id: &str,
         limit: u32,
-    ) -> Result<(Axis, Vec<MemberRow>), Error> {
+    ) -> Result<(Axis, Vec<MemberRow>)> {
         let axis = axis_of(cluster_id)?;
         let reader = Reader::from_caller(caller);
         let members = self.core.store.values().members(&reader, cluster_id, limit).await?;
@@ -137,7 +135,7 @@ impl Journal {
         caller: &Caller,
         text: &str,
         cluster_id: &str,
-    ) -> Result<ValueValidity, Error> {
+    ) -> Result<ValueValidity> {
         check::text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
@@ -164,7 +162,7 @@ impl Journal {
         text: String,
         cluster_id: String,
         axis: Option<Axis>,
-    ) -> Result<StoredValue, Error> {
+    ) -> Result<StoredValue> {
         let own = axis_of(&cluster_id)?;
         if axis.is_some_and(|axis| axis != own) {
             return Err(Error::invalid("axis", format!("is not that of the cluster, {own}")));
@@ -175,28 +173,26 @@ impl Journal {
         }
         let terms = text::terms(&text);
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let session_id = &acting.session_id;
-                tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
-                let session = tx.sessions().get(session_id).await?;
-                let value = Value {
-                    id: ValueId::new(&ids, tx.now()),
-                    project: project_of_write(&caller, session),
-                    axis: own,
-                    cluster_id,
-                    text,
-                    distance: validity.distances.candidate,
-                    validated_at: tx.now(),
-                };
-                if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
-                    return Ok(StoredValue { value, is_known: true });
-                }
-                let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
-                tell(tx, session_id, "value.stored", &data).await?;
-                Ok(StoredValue { value, is_known: false })
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let session_id = &acting.session_id;
+            tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+            let session = tx.sessions().get(session_id).await?;
+            let value = Value {
+                id: ValueId::new(&ids, tx.now()),
+                project: project_of_write(&caller, session),
+                axis: own,
+                cluster_id,
+                text,
+                distance: validity.distances.candidate,
+                validated_at: tx.now(),
+            };
+            if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
+                return Ok(StoredValue { value, is_known: true });
+            }
+            let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
+            tell(tx, session_id, "value.stored", &data).await?;
+            Ok(StoredValue { value, is_known: false })
+        }));
         write.await
     }
 
@@ -206,18 +202,14 @@ impl Journal {
         caller: &Caller,
         axis: Option<Axis>,
         limit: u32,
-    ) -> Result<(Vec<Value>, i64), Error> {
+    ) -> Result<(Vec<Value>, i64)> {
         let reader = Reader::from_caller(caller);
         let (values, total) = self.core.store.values().list(&reader, axis, limit).await?;
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
     /// The error for a request without a usable cluster: too few records, or no cluster of this id.
-    async fn missing_cluster_error(
-        &self,
-        reader: &Reader,
-        cluster_id: &str,
-    ) -> Result<Error, Error> {
+    async fn missing_cluster_error(&self, reader: &Reader, cluster_id: &str) -> Result<Error> {
         enough(self.core.store.values().count_resolved_for(reader).await?)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
@@ -232,7 +224,7 @@ pub fn distance_error(distances: &ValueDistances) -> String {
     )
 }
 
-fn enough(count: i64) -> Result<(), Error> {
+fn enough(count: i64) -> Result<()> {
     let have = u64::try_from(count).unwrap_or(0);
     if have < limits::CLUSTER_RECORDS {
         return Err(Error::InsufficientData { have, need: limits::CLUSTER_RECORDS });
@@ -240,7 +232,7 @@ fn enough(count: i64) -> Result<(), Error> {
     Ok(())
 }
 
-fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
+fn axis_of(cluster_id: &str) -> Result<Axis> {
     let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
     cluster_id
         .rsplit_once('_')

@@ -16,7 +16,7 @@ use super::{
     Log,
     source::{Gap, LogSource, Selector, StartAfter, TailRead},
 };
-use crate::service::{Error, ResourceKind, check};
+use crate::service::{Error, ResourceKind, Result, check};
 
 /// The events after a cursor.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Log {
         kind: Option<&str>,
         limit: Option<u32>,
         wait: Duration,
-    ) -> Result<EventReading, Error> {
+    ) -> Result<EventReading> {
         let deadline = Instant::now() + wait;
         let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
         let (store, reader) = (&self.core.store, Reader::for_tool(caller));
@@ -121,7 +121,7 @@ impl Log {
         after: i64,
         kind: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<EventPage, Error> {
+    ) -> Result<EventPage> {
         let size = PageSize::rows(check::limit(limit)?);
         let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
@@ -142,7 +142,7 @@ impl Log {
         &self,
         reader: &Reader,
         name: &str,
-    ) -> Result<(StreamName, StreamView), Error> {
+    ) -> Result<(StreamName, StreamView)> {
         let unknown = || Error::not_found(ResourceKind::Stream, name);
         let stream = StreamName::parse(name).ok_or_else(unknown)?;
         let view = self.core.store.streams().view(&stream).await?;
@@ -162,7 +162,7 @@ pub struct StreamFollower {
 
 impl Log {
     /// Follows one stream from a cursor to its end.
-    pub async fn follow(&self, name: StreamName, after: Seq) -> Result<StreamFollower, Error> {
+    pub async fn follow(&self, name: StreamName, after: Seq) -> Result<StreamFollower> {
         let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
         Ok(StreamFollower { source, cursor: after, was_closed: bounds.closed })
     }
@@ -170,7 +170,7 @@ impl Log {
 
 impl StreamFollower {
     /// Waits for the next events; `None` at the end of a closed stream. Cancel safe.
-    pub async fn next(&mut self) -> Result<Option<Vec<Event>>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Vec<Event>>> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
                 TailRead::Batches(batches) => {
@@ -198,7 +198,7 @@ impl StreamFollower {
         self.cursor
     }
 
-    async fn read_table(&mut self) -> Result<Vec<Event>, Error> {
+    async fn read_table(&mut self) -> Result<Vec<Event>> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
         let events = self.source.events(self.cursor, i64::MAX, None, size).await?.events;
         self.cursor = events.last().map_or(self.cursor, |event| event.seq);
@@ -239,7 +239,7 @@ impl Log {
         caller: &Caller,
         names: Vec<String>,
         from: Option<i64>,
-    ) -> Result<(StreamChanges, Vec<(String, i64)>), Error> {
+    ) -> Result<(StreamChanges, Vec<(String, i64)>)> {
         let reader = Reader::for_tool(caller);
         // Listen first and read second, or a commit in between is missed.
         let listener = self.core.store.bus().listen_all();
@@ -254,13 +254,13 @@ impl Log {
     }
 
     /// Position of the last event of the log.
-    pub async fn log_head(&self) -> Result<i64, Error> {
+    pub async fn log_head(&self) -> Result<i64> {
         Ok(self.core.store.events().bounds().await?.1)
     }
 
     /// The end of a stream; `None` if there is no stream of that name. The caller has checked the
     /// ownership.
-    pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
+    pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>> {
         Ok(self.core.store.streams().view(name).await?.map(StreamEnd::from))
     }
 
@@ -269,7 +269,7 @@ impl Log {
         &self,
         caller: &Caller,
         name: &StreamName,
-    ) -> Result<Option<StreamEnd>, Error> {
+    ) -> Result<Option<StreamEnd>> {
         let reader = Reader::for_tool(caller);
         let view = self.core.store.streams().view(name).await?;
         Ok(view.filter(|view| reader.may_read(&view.visibility)).map(StreamEnd::from))
@@ -294,7 +294,7 @@ impl StreamChanges {
     pub async fn take<V: Sync>(
         &mut self,
         streams: &BTreeMap<String, V>,
-    ) -> Result<Vec<(String, i64)>, Error> {
+    ) -> Result<Vec<(String, i64)>> {
         match self.listener.read(self.cursor, usize::MAX) {
             ListenerRead::Nothing | ListenerRead::Closed => Ok(Vec::new()),
             ListenerRead::Items(commits) => {

@@ -16,7 +16,7 @@ use svc_store::{
 };
 use tokio::sync::mpsc;
 
-use crate::service::{Error, ResourceKind};
+use crate::service::{Error, ResourceKind, Result};
 
 #[derive(Debug)]
 pub(super) struct LogSource {
@@ -60,7 +60,7 @@ impl LogSource {
         store: &Store,
         name: StreamName,
         reader: Option<Reader>,
-    ) -> Result<(Self, LogBounds), Error> {
+    ) -> Result<(Self, LogBounds)> {
         // Listen first and read second, or a commit in between is missed.
         let listener = store.bus().listen(&name);
         let unknown = || Error::not_found(ResourceKind::Stream, name.as_str());
@@ -73,7 +73,7 @@ impl LogSource {
         Ok((Self { store: store.clone(), followed }, bounds))
     }
 
-    pub(super) async fn feed(store: &Store, scope: FeedScope) -> Result<(Self, LogBounds), Error> {
+    pub(super) async fn feed(store: &Store, scope: FeedScope) -> Result<(Self, LogBounds)> {
         let listener = store.bus().listen_all();
         let source = Self { store: store.clone(), followed: Followed::Feed { scope, listener } };
         let bounds = source.bounds().await?;

@@ -21,7 +21,7 @@ use super::{
     Log,
     source::{Gap, LogBounds, LogSource, Selector, StartAfter, TailRead},
 };
-use crate::service::{Error, ResourceKind};
+use crate::service::{Error, ResourceKind, Result};
 
 /// Kind of a notice with partial output of an agent.
 const DELTA_KIND: &str = "delta";
@@ -92,7 +92,7 @@ impl Log {
         selector: &Selector,
         after: StartAfter,
         kind: Option<String>,
-    ) -> Result<Subscription, Error> {
+    ) -> Result<Subscription> {
         let reader = Reader::from_caller(caller);
         let (framing, (source, bounds)) = match selector {
             Selector::Stream(name) => {
@@ -119,7 +119,7 @@ impl Log {
         after: StartAfter,
         framing: Framing,
         kind: Option<String>,
-    ) -> Result<Subscription, Error> {
+    ) -> Result<Subscription> {
         let unknown = || Error::not_found(ResourceKind::Stream, name);
         let name = StreamName::parse(name).ok_or_else(unknown)?;
         let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
@@ -134,7 +134,7 @@ impl Subscription {
         after: StartAfter,
         framing: Framing,
         kind: Option<String>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let (cursor, gap) = source.start(after, bounds).await?;
         Ok(Self {
             source,
@@ -161,7 +161,7 @@ impl Subscription {
 
     /// Waits for the next chunk; `None` at the end of a closed stream, and when the stream becomes
     /// unreadable for this subscriber. Cancel safe.
-    pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>, Error> {
+    pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>> {
         if let Some(gap) = self.gap.take() {
             return Ok(Some(SubscriptionChunk::Gap(gap)));
         }
@@ -214,7 +214,7 @@ impl Subscription {
     }
 
     /// The next page of the table; `None` if the cursor is at its end.
-    async fn read_table(&mut self) -> Result<Option<Bytes>, Error> {
+    async fn read_table(&mut self) -> Result<Option<Bytes>> {
         if let Some(kind) = self.kind.clone() {
             return self.read_table_by_kind(&kind).await;
         }
@@ -243,7 +243,7 @@ impl Subscription {
     }
 
     /// Like [`Self::read_table`], event by event with a filter, which is rare.
-    async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
+    async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
         let head = self.source.bounds().await?.head;
         let LogPage { events, more } =
@@ -407,12 +407,10 @@ mod tests {
         let open = subscribe_task(&services, 1).await;
         let closed: Result<(), StoreError> = test
             .store
-            .write(|tx| {
-                Box::pin(async move {
-                    tx.append(&name(), vec![event("terminal", "{}")]).await?;
-                    tx.streams().close(&name()).await
-                })
-            })
+            .write(svc_store::job!(|tx| {
+                tx.append(&name(), vec![event("terminal", "{}")]).await?;
+                tx.streams().close(&name()).await
+            }))
             .await;
         closed.unwrap();
         let late = subscribe_task(&services, 1).await;
@@ -467,17 +465,15 @@ mod tests {
         said: Option<&'static str>,
     ) {
         let owner = Principal::Session(key.into());
-        let write = test.store.write(move |tx| {
-            Box::pin(async move {
-                let visibility = StreamVisibility::private(&owner);
-                tx.streams().open(&name, &visibility).await?;
-                tx.streams().set_visibility(&name, &visibility).await?;
-                if let Some(kind) = said {
-                    tx.append(&name, vec![event(kind, "{}")]).await?;
-                }
-                Ok(())
-            })
-        });
+        let write = test.store.write(svc_store::job!(|tx| {
+            let visibility = StreamVisibility::private(&owner);
+            tx.streams().open(&name, &visibility).await?;
+            tx.streams().set_visibility(&name, &visibility).await?;
+            if let Some(kind) = said {
+                tx.append(&name, vec![event(kind, "{}")]).await?;
+            }
+            Ok(())
+        }));
         let given: Result<(), StoreError> = write.await;
         given.unwrap();
     }

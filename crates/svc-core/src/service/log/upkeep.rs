@@ -6,10 +6,10 @@ use std::{path::PathBuf, time::Duration};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{NewEvent, Retention, StreamName, StreamVisibility, Timestamp, limits};
-use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, last_backup};
+use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, job, last_backup};
 
 use super::Log;
-use crate::service::{Error, core::open_and_append};
+use crate::service::{Result, core::open_and_append};
 
 #[derive(Debug, Clone)]
 pub struct LogStatus {
@@ -38,7 +38,7 @@ impl Log {
         self.core.store.is_away()
     }
 
-    pub async fn status(&self) -> Result<LogStatus, Error> {
+    pub async fn status(&self) -> Result<LogStatus> {
         let store = &self.core.store;
         let size = store.upkeep().size().await?;
         let (trimmed, head) = store.events().bounds().await?;
@@ -63,18 +63,16 @@ impl Log {
         &self,
         kind: &'static str,
         data: &(impl Serialize + Sync),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let event = NewEvent::new(kind, data);
-        let write = self.core.change(move |tx| {
-            Box::pin(async move {
-                let stream = StreamName::fixed(StreamName::DAEMON);
-                open_and_append(tx, &stream, &StreamVisibility::for_daemon(), vec![event]).await
-            })
-        });
+        let write = self.core.change(job!(|tx| {
+            let stream = StreamName::fixed(StreamName::DAEMON);
+            open_and_append(tx, &stream, &StreamVisibility::for_daemon(), vec![event]).await
+        }));
         write.await
     }
 
-    pub async fn merge_indexes(&self) -> Result<(), Error> {
+    pub async fn merge_indexes(&self) -> Result<()> {
         self.core.store.upkeep().merge_indexes().await?;
         Ok(())
     }
@@ -84,11 +82,11 @@ impl Log {
     }
 
     /// Frees the memory that earlier work has left in caches.
-    pub async fn release_memory(&self) -> Result<(), Error> {
+    pub async fn release_memory(&self) -> Result<()> {
         Ok(self.core.store.upkeep().release_memory().await?)
     }
 
-    pub async fn checkpoint(&self) -> Result<(), Error> {
+    pub async fn checkpoint(&self) -> Result<()> {
         Ok(self.core.store.upkeep().checkpoint().await?)
     }
 }
@@ -188,7 +186,7 @@ impl StoreSpace {
 
 impl Log {
     /// Measures the size of the database, if the last measurement is old enough.
-    pub async fn measure_size(&self) -> Result<(), Error> {
+    pub async fn measure_size(&self) -> Result<()> {
         let (store, now) = (&self.core.store, self.core.now());
         let last = store.upkeep().size_at(now).await?;
         if last.is_some_and(|last| now.since(last.at) < limits::SIZE_SAMPLES) {
@@ -196,13 +194,11 @@ impl Log {
         }
         let sample = SizeSample { at: now, used: store.upkeep().used_bytes().await? };
         let oldest = now.minus(limits::SIZE_SAMPLES_KEPT);
-        self.core
-            .change(move |tx| Box::pin(async move { tx.upkeep().note_size(sample, oldest).await }))
-            .await
+        self.core.change(job!(|tx| tx.upkeep().note_size(sample, oldest).await)).await
     }
 
     /// `file` is the size of the database file, `free` what the disk has left.
-    async fn growth(&self, file: u64, free: Option<u64>) -> Result<Option<Growth>, Error> {
+    async fn growth(&self, file: u64, free: Option<u64>) -> Result<Option<Growth>> {
         let (store, now) = (&self.core.store, self.core.now());
         let Some(first) = store.upkeep().first_size().await? else { return Ok(None) };
         let mut past = Vec::new();
@@ -225,7 +221,7 @@ impl Log {
 
     /// Removes events beyond the bounds, and returns their number. The last event of a stream
     /// always stays.
-    pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
+    pub async fn apply_retention(&self, retention: Retention) -> Result<u64> {
         let (store, mut removed) = (&self.core.store, 0);
         if let Some(age) = retention.max_age
             && let Some(until) = store.events().position_before(self.core.now().minus(age)).await?

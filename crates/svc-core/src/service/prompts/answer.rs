@@ -13,14 +13,14 @@ use svc_model::{
     hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer, one_line},
     limits,
 };
-use svc_store::{RequestAnswerRow, RequestRow, WriteTx};
+use svc_store::{RequestAnswerRow, RequestRow, WriteTx, job};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     HeldPrompt, HeldPromptState, PromptHold, Prompts,
     settle::{self, NewPrompt, PromptEnd},
 };
-use crate::service::{Error, check};
+use crate::service::{Error, Result, check};
 
 /// How long a call waits for the client to show that it has taken the answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ impl Prompts {
     /// # Errors
     /// [`Error::NotFound`] if the caller has no such prompt; [`Error::Conflict`] if it is over, or
     /// another hook holds it.
-    pub async fn hold(&self, caller: &Caller, id: &str) -> Result<HeldPrompt, Error> {
+    pub async fn hold(&self, caller: &Caller, id: &str) -> Result<HeldPrompt> {
         let row = self.own(caller, id).await?;
         if row.closed_at.is_some() {
             return Err(Error::Conflict(format!("request {id} is over")));
@@ -75,10 +75,7 @@ impl Prompts {
             (self.attended, row.options.is_empty(), asked)
         {
             let id = row.request_id;
-            let again = self
-                .core
-                .store
-                .write(move |tx| Box::pin(async move { take_up(tx, &id, &asked, true).await }));
+            let again = self.core.store.write(job!(|tx| take_up(tx, &id, &asked, true).await));
             again.await?;
         }
         Ok(held)
@@ -94,7 +91,7 @@ impl Prompts {
         caller: &Caller,
         row: RequestRow,
         answer: AnswerRequest,
-    ) -> Result<PromptOutcome, Error> {
+    ) -> Result<PromptOutcome> {
         if row.options.is_empty() {
             let why = "nobody can answer it here: its dialog is at the session's terminal";
             return Err(Error::Conflict(format!("request {}: {why}", row.request_id)));
@@ -146,17 +143,15 @@ impl Prompts {
     }
 
     /// Notes an answer before the client is given it, so that it is known after a restart.
-    async fn note_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<(), Error> {
+    async fn note_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<()> {
         let id = row.request_id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                if tx.requests().set_answering(&id, &given).await? {
-                    return Ok(());
-                }
-                let why = format!("request {id} is over, or has an answer already");
-                Err(Error::Conflict(why))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            if tx.requests().set_answering(&id, &given).await? {
+                return Ok(());
+            }
+            let why = format!("request {id} is over, or has an answer already");
+            Err(Error::Conflict(why))
+        }));
         job.await
     }
 
@@ -165,7 +160,7 @@ impl Prompts {
         row: &RequestRow,
         given: &RequestAnswerRow,
         end: Instant,
-    ) -> Result<PromptOutcome, Error> {
+    ) -> Result<PromptOutcome> {
         loop {
             let now = self.core.store.requests().get(&row.request_id).await?;
             let now = now.unwrap_or_else(|| row.clone());
@@ -273,7 +268,7 @@ impl Prompts {
         asked: ClientPrompt,
         cwd: Option<String>,
         takes_answers: bool,
-    ) -> Result<Option<ConnectedPrompt>, Error> {
+    ) -> Result<Option<ConnectedPrompt>> {
         let open = self.core.store.requests().open_prompts().await?;
         let known = open.into_iter().filter(|row| row.session_key == session).find_map(|row| {
             let known = settle::asked(&row).filter(|known| known.is_same(&asked));
@@ -288,21 +283,19 @@ impl Prompts {
         let is_held = hold.is_some();
         let prompt = ConnectedPrompt { id: id.clone(), asked: asked.clone(), hold };
         let (session, process) = (session.to_owned(), process.clone());
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let peer = tx.peers().of_session(&session).await?;
-                let is_its = peer.is_some_and(|peer| peer.is_in(&process));
-                let owned = tx.sessions().owner(&session).await?.filter(|_| is_its);
-                let Some(owned) = owned else { return Ok(false) };
-                if is_known {
-                    take_up(tx, &id, &asked, is_held).await?;
-                    return Ok(true);
-                }
-                let new = NewPrompt { id, session: &session, cwd, prompt: &asked, owned, is_held };
-                settle::open(tx, new).await?;
-                Ok::<_, Error>(true)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let peer = tx.peers().of_session(&session).await?;
+            let is_its = peer.is_some_and(|peer| peer.is_in(&process));
+            let owned = tx.sessions().owner(&session).await?.filter(|_| is_its);
+            let Some(owned) = owned else { return Ok(false) };
+            if is_known {
+                take_up(tx, &id, &asked, is_held).await?;
+                return Ok(true);
+            }
+            let new = NewPrompt { id, session: &session, cwd, prompt: &asked, owned, is_held };
+            settle::open(tx, new).await?;
+            Ok::<_, Error>(true)
+        }));
         let is_its = job.await?;
         Ok(is_its.then_some(prompt))
     }
@@ -313,10 +306,7 @@ impl Prompts {
 
     /// Lets go of a prompt whose connection is gone: nobody can answer it here until there is
     /// another connection.
-    pub(in crate::service) async fn disconnect(
-        &self,
-        prompt: ConnectedPrompt,
-    ) -> Result<(), Error> {
+    pub(in crate::service) async fn disconnect(&self, prompt: ConnectedPrompt) -> Result<()> {
         let ConnectedPrompt { id, hold, .. } = prompt;
         let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
         let is_unsent = hold.as_ref().is_some_and(|hold| is_answered(&hold.state.borrow()));
@@ -330,7 +320,7 @@ impl Prompts {
         session: &str,
         process: &ProcessIdentity,
         connected: &[AgentRequestId],
-    ) -> Result<Vec<AgentRequestId>, Error> {
+    ) -> Result<Vec<AgentRequestId>> {
         let peer = self.core.store.peers().of_session(session).await?;
         if !peer.is_some_and(|peer| peer.is_in(process)) {
             return Ok(Vec::new());
@@ -347,7 +337,7 @@ async fn take_up(
     id: &AgentRequestId,
     asked: &ClientPrompt,
     is_held: bool,
-) -> Result<(), Error> {
+) -> Result<()> {
     tx.requests().clear_answering(id).await?;
     let Some(row) = tx.requests().get(id).await?.filter(|row| row.closed_at.is_none()) else {
         return Ok(());

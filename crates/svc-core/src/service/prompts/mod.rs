@@ -21,7 +21,7 @@ use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AttendedPrompts};
 use svc_store::RequestRow;
 use tokio::sync::watch;
 
-use super::{Error, ResourceKind, core::Core};
+use super::{Error, ResourceKind, Result, core::Core};
 
 pub use answer::{AnswerRequest, PromptOutcome};
 pub(super) use answer::{ConnectedPrompt, GivenAnswer};
@@ -171,7 +171,7 @@ impl Prompts {
     /// # Errors
     /// [`Error::NotFound`] if the caller has no such prompt; [`Error::Conflict`] if its hook was
     /// given no answer.
-    pub async fn printed(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+    pub async fn printed(&self, caller: &Caller, id: &str) -> Result<()> {
         let row = self.own(caller, id).await?;
         if self.held.printed(&row.request_id) {
             return Ok(());
@@ -179,7 +179,7 @@ impl Prompts {
         Err(Error::Conflict(format!("the hook of request {id} was given no answer")))
     }
 
-    async fn own(&self, caller: &Caller, id: &str) -> Result<RequestRow, Error> {
+    async fn own(&self, caller: &Caller, id: &str) -> Result<RequestRow> {
         let unknown = || Error::not_found(ResourceKind::AgentRequest, id);
         let key = AgentRequestId::parse(id).ok_or_else(unknown)?;
         let row = self.core.store.requests().get(&key).await?.ok_or_else(unknown)?;

@@ -12,11 +12,11 @@ use svc_model::{
     hook::{AttendedPrompts, ClientPrompt, HookEvent, HookMoment, HookTiming},
     is_agent_key, limits,
 };
-use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx};
+use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx, job};
 use svc_sys::{client_records, process_list};
 
 use super::Prompts;
-use crate::service::{Error, team};
+use crate::service::{Result, team};
 
 /// The closer on record of a prompt that was not answered here.
 const TERMINAL: &str = "terminal";
@@ -57,7 +57,7 @@ pub(in crate::service) struct NewPrompt<'a> {
 pub(in crate::service) async fn open(
     tx: &mut WriteTx,
     new: NewPrompt<'_>,
-) -> Result<AgentRequestId, Error> {
+) -> Result<AgentRequestId> {
     let NewPrompt { id, session, cwd, prompt, owned, is_held } = new;
     let mut shown = None;
     if let ClientPrompt::Claude(_) = prompt {
@@ -126,7 +126,7 @@ pub(in crate::service) async fn follow_event(
     tx: &mut WriteTx,
     event: &HookEvent,
     timing: HookTiming,
-) -> Result<(), Error> {
+) -> Result<()> {
     // A sub-agent's events do not close prompts, as the session shows the prompts of all its
     // sub-agents; but an answer names its prompt.
     if event.is_of_sub_agent() && !matches!(event.moment, HookMoment::Answered(_)) {
@@ -168,7 +168,7 @@ async fn close_earlier(
     session: &str,
     by: &'static str,
     timing: HookTiming,
-) -> Result<(), Error> {
+) -> Result<()> {
     for row in tx.requests().open_prompts_of(session).await? {
         if !timing.is_before(row.opened_at) {
             close(tx, &row, Closing::Over(by)).await?;
@@ -199,7 +199,7 @@ enum Closing<'a> {
     Over(&'static str),
 }
 
-async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<(), Error> {
+async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<()> {
     let terminal = || RequestAnswerRow::by(TERMINAL);
     let answer = match (closing, &row.answering) {
         (Closing::Replied(Some(option)), given) => match given {
@@ -221,7 +221,7 @@ async fn correct_denial(
     session: &str,
     call: &Value,
     call_id: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let last = tx.requests().last_prompt(session).await?;
     let Some(row) = last.filter(|row| row.closed_at.is_some()) else { return Ok(()) };
     let is_it = row.tool.as_ref() == Some(call)
@@ -231,7 +231,7 @@ async fn correct_denial(
 }
 
 /// Replaces the answer on record: the person at the terminal answered.
-async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
+async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<()> {
     let answer = RequestAnswerRow::by(TERMINAL);
     tx.requests().correct(&row.request_id, &answer).await?;
     let about = json!({ "by": answer.by, "corrects": true });
@@ -274,31 +274,25 @@ pub(super) async fn append_team_event(
 impl Prompts {
     /// Removes the options from a prompt that no hook holds any more, and also the answer if its
     /// hook did not print it.
-    pub(super) async fn withdraw(
-        &self,
-        id: &AgentRequestId,
-        is_unprinted: bool,
-    ) -> Result<(), Error> {
+    pub(super) async fn withdraw(&self, id: &AgentRequestId, is_unprinted: bool) -> Result<()> {
         let id = id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                if is_unprinted {
-                    tx.requests().clear_answering(&id).await?;
-                }
-                let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
-                if let Some(row) = row
-                    && tx.requests().withdraw_options(&id).await?
-                {
-                    append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
-                }
-                Ok(())
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            if is_unprinted {
+                tx.requests().clear_answering(&id).await?;
+            }
+            let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
+            if let Some(row) = row
+                && tx.requests().withdraw_options(&id).await?
+            {
+                append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
+            }
+            Ok(())
+        }));
         job.await
     }
 
     /// Removes the options from all prompts: no hook holds a prompt when the daemon starts.
-    pub async fn begin(&self) -> Result<(), Error> {
+    pub async fn begin(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             if !row.options.is_empty() {
                 self.withdraw(&row.request_id, false).await?;
@@ -310,7 +304,7 @@ impl Prompts {
     /// Closes the prompts whose clients have ended, or whose clients' records show no dialog.
     /// Removes the options from prompts without a holder, and opens prompts for dialogs that only a
     /// record shows.
-    pub async fn sweep(&self) -> Result<(), Error> {
+    pub async fn sweep(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
             if !row.options.is_empty() && age >= UNHELD && !self.held.is_held(&row.request_id) {
@@ -352,29 +346,21 @@ impl Prompts {
 
     /// Closes a prompt. If it is closed already with another's answer and `end` says that the
     /// person's answer counted, corrects the answer on record.
-    pub(in crate::service) async fn end(
-        &self,
-        id: &AgentRequestId,
-        end: PromptEnd,
-    ) -> Result<(), Error> {
+    pub(in crate::service) async fn end(&self, id: &AgentRequestId, end: PromptEnd) -> Result<()> {
         let closing = match end {
             PromptEnd::Answered => Closing::Over(TERMINAL),
             PromptEnd::Person => Closing::Person,
             PromptEnd::Gone => Closing::Over(GONE),
         };
         let id = id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
-                match (&row.answer, closing) {
-                    (None, _) => close(tx, &row, closing).await,
-                    (Some(answer), Closing::Person) if answer.by != TERMINAL => {
-                        correct(tx, &row).await
-                    }
-                    (Some(_), _) => Ok(()),
-                }
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
+            match (&row.answer, closing) {
+                (None, _) => close(tx, &row, closing).await,
+                (Some(answer), Closing::Person) if answer.by != TERMINAL => correct(tx, &row).await,
+                (Some(_), _) => Ok(()),
+            }
+        }));
         job.await
     }
 }
@@ -382,7 +368,7 @@ impl Prompts {
 impl Prompts {
     /// Opens a prompt for each dialog that a record has shown for [`limits::RECORD_GRACE`] and that
     /// no hook has reported.
-    async fn open_dialogs(&self) -> Result<(), Error> {
+    async fn open_dialogs(&self) -> Result<()> {
         if self.attended == AttendedPrompts::Off {
             return Ok(());
         }
@@ -397,9 +383,8 @@ impl Prompts {
             let is_waiting = matches!(record.state, RecordedState::Waiting(_));
             if is_waiting && self.core.now().since(record.at) >= limits::RECORD_GRACE {
                 let ids = self.core.ids.clone();
-                let open = self.core.store.write(move |tx| {
-                    Box::pin(async move { open_dialog(tx, &ids, row, record).await })
-                });
+                let open =
+                    self.core.store.write(job!(|tx| open_dialog(tx, &ids, row, record).await));
                 open.await?;
             }
         }
@@ -488,9 +473,7 @@ mod tests {
                 opened_at,
                 ..new_row(id, "s".to_owned(), owned, words, &kept)
             };
-            let insert = test
-                .store
-                .write(move |tx| Box::pin(async move { tx.requests().insert(&row).await }));
+            let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
             insert.await.unwrap();
         }
         let _hold = services.prompts.held.hold(&ids[0]).unwrap();

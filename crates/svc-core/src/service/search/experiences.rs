@@ -36,13 +36,14 @@ use svc_model::{
 };
 use svc_store::{
     HelpEvidence, ItemVersion, PageSize, SearchCandidate, SearchFilter, Store, StoreError, WriteTx,
+    job,
 };
 
 use super::{
     Search,
     prompt::{RankingPrompt, Rarity, TellingWords, TermMatch, float, gather, members, weigh},
 };
-use crate::service::Error;
+use crate::service::Result;
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
@@ -97,7 +98,7 @@ impl Search {
         &self,
         caller: &Caller,
         search: &ExperienceQuery<'_>,
-    ) -> Result<Vec<ExperienceHit>, Error> {
+    ) -> Result<Vec<ExperienceHit>> {
         let reader = Reader::from_caller(caller);
         Ok(find(&self.core.store, &reader, self.core.clock.now(), search).await?)
     }
@@ -330,14 +331,12 @@ impl Search {
             return;
         }
         let session_id = session_id.to_owned();
-        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                for item in items {
-                    tx.seen().note_found(&session_id, &item).await?;
-                }
-                Ok(())
-            })
-        });
+        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            for item in items {
+                tx.seen().note_found(&session_id, &item).await?;
+            }
+            Ok(())
+        }));
         let noted: Result<(), StoreError> = write.await;
         if let Err(error) = noted {
             let error = svc_sys::telemetry::chain(&error);
@@ -427,14 +426,12 @@ mod tests {
     }
 
     async fn put(at: &TestStore, ghaps: Vec<Ghap>) {
-        let write = at.store.write(move |tx| {
-            Box::pin(async move {
-                for ghap in ghaps {
-                    tx.ghaps().insert(&ghap).await?;
-                }
-                Ok(())
-            })
-        });
+        let write = at.store.write(job!(|tx| {
+            for ghap in ghaps {
+                tx.ghaps().insert(&ghap).await?;
+            }
+            Ok(())
+        }));
         let done: Result<(), StoreError> = write.await;
         done.unwrap();
     }
@@ -552,11 +549,10 @@ mod tests {
         let confirm = async |id: &'static str, session: &str| {
             let mut by = record(&at, 2, "").await;
             session.clone_into(&mut by.session_id);
-            let write = at.store.write(move |tx| {
-                Box::pin(async move {
-                    tx.confirmations().insert(&Reader::All, &[id], &by, HelpEvidence::Subject).await
-                })
-            });
+            let write = at.store.write(job!(|tx| tx
+                .confirmations()
+                .insert(&Reader::All, &[id], &by, HelpEvidence::Subject)
+                .await));
             let done: Result<(), StoreError> = write.await;
             done.unwrap();
         };

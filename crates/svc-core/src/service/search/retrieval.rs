@@ -12,7 +12,7 @@ use svc_model::{
     },
     limits, text,
 };
-use svc_store::{SearchFilter, SessionStart, Store, StoreError};
+use svc_store::{SearchFilter, SessionStart, Store, StoreError, job};
 
 use super::experiences::{ExperienceQuery, find};
 
@@ -338,25 +338,23 @@ fn lower_case_texts(ghap: &Ghap) -> String {
 }
 
 async fn put(store: &Store, ghaps: Vec<Ghap>) -> Result<(), StoreError> {
-    let write = store.write(move |tx| {
-        Box::pin(async move {
-            let mut known = HashSet::new();
-            for ghap in ghaps {
-                if known.insert(ghap.session_id.clone()) {
-                    let start = SessionStart {
-                        session_id: ghap.session_id.clone(),
-                        project: ghap.project.clone(),
-                        client: None,
-                        source: SessionSource::Startup,
-                        created_by: "operator".to_owned(),
-                    };
-                    tx.sessions().begin(&start).await?;
-                }
-                tx.ghaps().insert(&ghap).await?;
+    let write = store.write(job!(|tx| {
+        let mut known = HashSet::new();
+        for ghap in ghaps {
+            if known.insert(ghap.session_id.clone()) {
+                let start = SessionStart {
+                    session_id: ghap.session_id.clone(),
+                    project: ghap.project.clone(),
+                    client: None,
+                    source: SessionSource::Startup,
+                    created_by: "operator".to_owned(),
+                };
+                tx.sessions().begin(&start).await?;
             }
-            Ok(())
-        })
-    });
+            tx.ghaps().insert(&ghap).await?;
+        }
+        Ok(())
+    }));
     write.await
 }
 

@@ -10,9 +10,9 @@ use svc_model::{
     MachineProcess, NewEvent, Ownership, ProcessIdentity, StreamName, Task, TaskChange, TaskId,
     TaskStatus, limits,
 };
-use svc_store::{StoreError, TaskRow, WriteTx};
+use svc_store::{StoreError, TaskRow, WriteTx, job};
 
-use crate::service::{Error, core::Core, process, reads::ReadCache};
+use crate::service::{Error, Result, core::Core, process, reads::ReadCache};
 
 pub use records::{Cancelled, Created, LastFrames, TaskWatch};
 
@@ -37,7 +37,7 @@ impl Tasks {
     }
 
     /// Ends tasks that no runner began within `age`.
-    pub async fn expire_tasks(&self, age: Duration) -> Result<(), Error> {
+    pub async fn expire_tasks(&self, age: Duration) -> Result<()> {
         for row in self.core.store.tasks().old_pending(self.core.now().minus(age)).await? {
             let days = age.as_secs() / (24 * 60 * 60);
             let why = Some(format!("nobody began it within {days} days"));
@@ -47,7 +47,7 @@ impl Tasks {
     }
 
     /// Ends tasks whose runner's process is gone, or that have had no event for too long.
-    pub async fn sweep_tasks(&self) -> Result<(), Error> {
+    pub async fn sweep_tasks(&self) -> Result<()> {
         let now = self.core.now();
         for row in self.core.store.tasks().silent(now.minus(self.core.tuning.runner_grace)).await? {
             let silence = now.since(row.task.updated_at);
@@ -112,19 +112,17 @@ pub(in crate::service) async fn end_or_note(
     core: &Core,
     read: Task,
     change: TaskChange,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Task { task_id: id, last_id, .. } = read;
-    let write = core.store.write(move |tx| {
-        Box::pin(async move {
-            let Some(mut row) = tx.tasks().get(&id).await? else {
-                return Ok(());
-            };
-            if row.task.last_id == last_id && !row.task.is_over() {
-                apply(tx, &mut row, &change, None).await?;
-            }
-            Ok::<(), Error>(())
-        })
-    });
+    let write = core.store.write(job!(|tx| {
+        let Some(mut row) = tx.tasks().get(&id).await? else {
+            return Ok(());
+        };
+        if row.task.last_id == last_id && !row.task.is_over() {
+            apply(tx, &mut row, &change, None).await?;
+        }
+        Ok::<(), Error>(())
+    }));
     write.await
 }
 

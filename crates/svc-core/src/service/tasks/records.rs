@@ -10,11 +10,11 @@ use svc_model::{
     ReplyKind, Seq, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody, TaskFilter,
     TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
 };
-use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx};
+use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx, job};
 
 use super::{OwnedTask, Tasks, apply, stream_of};
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, assignments::end_otherwise, check,
+    Candidate, Error, Page, PageBounds, ResourceKind, Result, assignments::end_otherwise, check,
     core::Core, team::may_act_for,
 };
 
@@ -44,7 +44,7 @@ pub struct LastFrames {
 
 impl Tasks {
     /// Makes a task, which is pending until a runner begins it.
-    pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created, Error> {
+    pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created> {
         for (field, text) in [("title", &input.title), ("agent", &input.agent)] {
             check::short(field, text.as_deref())?;
         }
@@ -52,24 +52,22 @@ impl Tasks {
         check::key("from", input.from.as_deref())?;
         let has_key = input.idempotency_key.is_some();
         let (caller, core) = (caller.clone(), self.core.clone());
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let requested = input.clone();
-                let created = make(tx, &core, &caller, input).await?;
-                if created.is_new || requested.is_for(&created.task) {
-                    return Ok(created);
-                }
-                Err(Error::Conflict(format!(
-                    "idempotency_key {:?} stands for another task, {}",
-                    requested.idempotency_key.unwrap_or_default(),
-                    created.task.task_id
-                )))
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let requested = input.clone();
+            let created = make(tx, &core, &caller, input).await?;
+            if created.is_new || requested.is_for(&created.task) {
+                return Ok(created);
+            }
+            Err(Error::Conflict(format!(
+                "idempotency_key {:?} stands for another task, {}",
+                requested.idempotency_key.unwrap_or_default(),
+                created.task.task_id
+            )))
+        }));
         write.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
-    pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
+    pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>> {
         let id = self.find_task(caller, id).await?;
         let known = self.owned_task(&id).await?;
         check_read(caller, &known.owned, &id)?;
@@ -78,7 +76,7 @@ impl Tasks {
 
     /// The id of the task that a text names: its id, or a prefix of the id of one task that the
     /// caller may read.
-    async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
+    async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId> {
         if text == LATEST {
             let page =
                 self.tasks(caller, &TaskFilter::default(), PageBounds::new(None, Some(1))).await?;
@@ -96,7 +94,7 @@ impl Tasks {
         Ok(row.task.task_id)
     }
 
-    async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>, Error> {
+    async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>> {
         let read = async || {
             let row = self.core.store.tasks().get(id).await?.ok_or_else(|| unknown(id))?;
             Ok(OwnedTask { task: Arc::new(row.task), owned: row.owned })
@@ -110,7 +108,7 @@ impl Tasks {
         caller: &Caller,
         filter: &TaskFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Task>, Error> {
+    ) -> Result<Page<Task>> {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
@@ -133,7 +131,7 @@ impl Tasks {
         caller: &Caller,
         id: &str,
         events: Vec<TaskEvent>,
-    ) -> Result<AppendedSeqs, Error> {
+    ) -> Result<AppendedSeqs> {
         let id = self.find_task(caller, id).await?;
         check_events(&events)?;
         // The operator's runners append most events, and need no read of the task's row.
@@ -159,42 +157,40 @@ impl Tasks {
         self.core
             .store
             .on_behalf_of(caller)
-            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
+            .write(job!(|tx| append_all(tx, &id, events).await))
             .await
             .map_err(|error: Error| error.of_repeatable(have_ids))
     }
 
     /// Requests the end of a task. A task that no runner has begun ends at once.
-    pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
+    pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled> {
         let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
         let core = self.core.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
-                check_write(&caller, &row.owned, &id)?;
-                if row.task.is_over() {
-                    return Err(ended(&row.task));
-                }
-                // The first event is our own; any further event means that somebody works on the
-                // task.
-                let work = tx.assignments().of_task(&id).await?;
-                let at_once = match &work {
-                    // While the task waits in the queue nobody works on it, whatever events it had
-                    // before.
-                    Some(work) => work.state == AssignmentState::Queued,
-                    None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
-                };
-                if at_once {
-                    let change = TaskChange::to(TaskStatus::Cancelled, None);
-                    end_otherwise(tx, &core, &mut row, &change).await?;
-                } else if row.task.cancel_requested_at.is_none() {
-                    row.task.cancel_requested_at = Some(tx.now());
-                    let change = TaskChange::to(row.task.status, None);
-                    apply(tx, &mut row, &change, None).await?;
-                }
-                Ok(Cancelled { task: row.task, at_once })
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
+            check_write(&caller, &row.owned, &id)?;
+            if row.task.is_over() {
+                return Err(ended(&row.task));
+            }
+            // The first event is our own; any further event means that somebody works on the
+            // task.
+            let work = tx.assignments().of_task(&id).await?;
+            let at_once = match &work {
+                // While the task waits in the queue nobody works on it, whatever events it had
+                // before.
+                Some(work) => work.state == AssignmentState::Queued,
+                None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
+            };
+            if at_once {
+                let change = TaskChange::to(TaskStatus::Cancelled, None);
+                end_otherwise(tx, &core, &mut row, &change).await?;
+            } else if row.task.cancel_requested_at.is_none() {
+                row.task.cancel_requested_at = Some(tx.now());
+                let change = TaskChange::to(row.task.status, None);
+                apply(tx, &mut row, &change, None).await?;
+            }
+            Ok(Cancelled { task: row.task, at_once })
+        }));
         let cancelled = write.await;
         self.core.work.notify_one();
         cancelled.map_err(|error: Error| error.of_repeatable(true))
@@ -210,29 +206,27 @@ impl Tasks {
         id: &str,
         kind: ReplyKind,
         body: String,
-    ) -> Result<Seq, Error> {
+    ) -> Result<Seq> {
         check::not_blank("body", &body)?;
         check::long("body", &body, limits::REPLY_BYTES)?;
         let id = self.find_task(caller, id).await?;
         let caller = caller.clone();
-        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
-                check_write(&caller, &row.owned, &id)?;
-                if row.task.is_over() {
-                    return Err(ended(&row.task));
-                }
-                let from = asker(tx, &caller, named).await?;
-                let from = from.as_deref().unwrap_or("operator");
-                let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
-                let events = vec![NewEvent::new("reply", &reply)];
-                Ok(tx.append(&stream_of(&id), events).await?.last)
-            })
-        });
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
+            check_write(&caller, &row.owned, &id)?;
+            if row.task.is_over() {
+                return Err(ended(&row.task));
+            }
+            let from = asker(tx, &caller, named).await?;
+            let from = from.as_deref().unwrap_or("operator");
+            let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
+            let events = vec![NewEvent::new("reply", &reply)];
+            Ok(tx.append(&stream_of(&id), events).await?.last)
+        }));
         write.await
     }
 
-    pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames, Error> {
+    pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames> {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
         }
@@ -242,7 +236,7 @@ impl Tasks {
     }
 
     /// Watches tasks for their end. The caller must be allowed to read all of them.
-    pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch, Error> {
+    pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch> {
         let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
         for id in ids {
             let id = self.find_task(caller, id).await?;
@@ -268,7 +262,7 @@ impl Tasks {
 /// Tasks whose end is awaited. It listens until it is dropped.
 pub struct TaskWatch {
     ended: VecDeque<Task>,
-    pending: FuturesUnordered<BoxFuture<'static, Result<Task, Error>>>,
+    pending: FuturesUnordered<BoxFuture<'static, Result<Task>>>,
 }
 
 impl std::fmt::Debug for TaskWatch {
@@ -280,7 +274,7 @@ impl std::fmt::Debug for TaskWatch {
 
 impl TaskWatch {
     /// Waits for the next task to end, each once; `None` after the last. Cancel safe.
-    pub async fn next(&mut self) -> Result<Option<Task>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Task>> {
         match self.ended.pop_front() {
             Some(task) => Ok(Some(task)),
             None => self.pending.next().await.transpose(),
@@ -295,7 +289,7 @@ pub(in crate::service) async fn make(
     core: &Core,
     caller: &Caller,
     input: NewTask,
-) -> Result<Created, Error> {
+) -> Result<Created> {
     if let Some(key) = &input.idempotency_key
         && let Some(row) = tx.tasks().by_key(&caller.principal().to_string(), key).await?
     {
@@ -329,11 +323,7 @@ pub(in crate::service) async fn make(
     Ok(Created { task, is_new: true })
 }
 
-async fn append_all(
-    tx: &mut WriteTx,
-    id: &TaskId,
-    events: Vec<TaskEvent>,
-) -> Result<AppendedSeqs, Error> {
+async fn append_all(tx: &mut WriteTx, id: &TaskId, events: Vec<TaskEvent>) -> Result<AppendedSeqs> {
     let mut row = tx.tasks().get(id).await?.ok_or_else(|| unknown(id))?;
     let stream = stream_of(id);
     let now = tx.now();
@@ -377,7 +367,7 @@ async fn append_all(
     Ok(places)
 }
 
-fn check_events(events: &[TaskEvent]) -> Result<(), Error> {
+fn check_events(events: &[TaskEvent]) -> Result<()> {
     for (index, event) in events.iter().enumerate() {
         let field = |name: &str| match events.len() {
             1 => name.to_owned(),
@@ -413,11 +403,7 @@ static FRAME: std::sync::LazyLock<svc_model::EventKind> =
     std::sync::LazyLock::new(|| "frame".into());
 
 /// The requester of a task: the caller's own peer, or the peer that the operator names.
-async fn asker(
-    tx: &mut WriteTx,
-    caller: &Caller,
-    named: Option<String>,
-) -> Result<Option<String>, Error> {
+async fn asker(tx: &mut WriteTx, caller: &Caller, named: Option<String>) -> Result<Option<String>> {
     let Some(session) = caller.session() else {
         return Ok(named);
     };
@@ -445,7 +431,7 @@ async fn ownership(
     caller: &Caller,
     agent: Option<&str>,
     from: Option<&str>,
-) -> Result<Ownership, Error> {
+) -> Result<Ownership> {
     let mut peers = [None, None];
     for (named, peer) in [from, agent].into_iter().zip(&mut peers) {
         if let Some(id) = named.and_then(PeerId::parse) {
@@ -462,14 +448,14 @@ async fn ownership(
     Ok(Ownership { owner: Some(caller.principal()), runner, project })
 }
 
-fn check_read(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {
+fn check_read(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<()> {
     match caller.access_to(owned) {
         AccessLevel::Hidden => Err(unknown(id)),
         AccessLevel::Read | AccessLevel::Write => Ok(()),
     }
 }
 
-fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {
+fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<()> {
     match caller.access_to(owned) {
         AccessLevel::Hidden => Err(unknown(id)),
         AccessLevel::Read => Err(Error::Forbidden(format!(
@@ -486,7 +472,7 @@ fn candidate(task: &Task) -> Candidate {
     Candidate { id: task.task_id.as_str().to_owned(), about }
 }
 
-fn task_id(text: &str) -> Result<TaskId, Error> {
+fn task_id(text: &str) -> Result<TaskId> {
     TaskId::parse(text).ok_or_else(|| Error::not_found(ResourceKind::Task, text))
 }
 

@@ -10,11 +10,11 @@ use svc_model::{
     conversation::{Provenance, SourceTool},
     is_agent_key, limits,
 };
-use svc_store::{DeliveryTerms, StoreError, WriteTx};
+use svc_store::{DeliveryTerms, StoreError, WriteTx, job};
 
 use super::{Team, append_to_peer};
 use crate::service::{
-    Error,
+    Error, Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome},
     core::Core,
 };
@@ -116,7 +116,7 @@ pub(in crate::service) async fn deliver(
     to: PeerId,
     kind: MessageType,
     terms: DeliveryTerms,
-) -> Result<Message, Error> {
+) -> Result<Message> {
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
     let key = input.idempotency_key.as_deref();
     if let Some(key) = key
@@ -153,7 +153,7 @@ pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
     mut to: Vec<PeerId>,
-) -> Result<Vec<PeerId>, Error> {
+) -> Result<Vec<PeerId>> {
     let key = outgoing.input.idempotency_key.clone();
     if let Some(key) = &key {
         let known = tx.messages().receivers_of_key(&outgoing.from, &to, key).await?;
@@ -352,12 +352,10 @@ pub(in crate::service) async fn end_deliveries(
     core: &Core,
     peer: &PeerId,
     why: &'static str,
-) -> Result<(), Error> {
+) -> Result<()> {
     loop {
         let peer = peer.clone();
-        let job = core.store.write(move |tx| {
-            Box::pin(async move { Ok::<_, Error>(give_up(tx, &peer, why).await?) })
-        });
+        let job = core.store.write(job!(|tx| Ok::<_, Error>(give_up(tx, &peer, why).await?)));
         if !job.await? {
             return Ok(());
         }
@@ -389,14 +387,15 @@ const NOBODY_TOOK_IT: &str = "nobody took it in time";
 impl Team {
     /// Expires messages that were not taken within `age`. Spares messages that a reader has leased,
     /// and questions that their receiver has seen.
-    pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
+    pub async fn expire_messages(&self, age: Duration) -> Result<()> {
         let before = self.core.now().minus(age);
         for peer in self.core.store.inboxes().with_old_messages(before).await? {
             loop {
                 let peer = peer.clone();
-                let job = self.core.store.write(move |tx| {
-                    Box::pin(async move { Ok::<_, Error>(expire_some(tx, &peer, before).await?) })
-                });
+                let job = self
+                    .core
+                    .store
+                    .write(job!(|tx| Ok::<_, Error>(expire_some(tx, &peer, before).await?)));
                 if !job.await? {
                     break;
                 }

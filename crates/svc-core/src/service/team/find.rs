@@ -7,10 +7,10 @@ use svc_model::{
     PeerReference, PeerState, PeerStatus, Principal, READ_ALL, Reader, RegisterInput,
     StatusEvidence, StreamName, StreamVisibility, choose, is_agent_key, is_reserved_name, limits,
 };
-use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx};
+use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx, job};
 
 use super::{Team, delivery::give_up, may_act_for, note_peer, peers, set_hosted_state};
-use crate::service::{Candidate, Error, ResourceKind, assignments, core::Core};
+use crate::service::{Candidate, Error, ResourceKind, Result, assignments, core::Core};
 
 impl Team {
     /// The id of the peer that a text names: by its id or a prefix of its id, by its session's key,
@@ -25,17 +25,13 @@ impl Team {
         caller: &Caller,
         text: &str,
         kind: ResourceKind,
-    ) -> Result<PeerId, Error> {
+    ) -> Result<PeerId> {
         find_peer(&self.core, caller, text, kind).await
     }
 
     /// The id of the message that a text names: by its id, by a prefix of its id, or for the
     /// operator as `latest`, the last message to the operator.
-    pub(super) async fn find_message(
-        &self,
-        caller: &Caller,
-        text: &str,
-    ) -> Result<MessageId, Error> {
+    pub(super) async fn find_message(&self, caller: &Caller, text: &str) -> Result<MessageId> {
         let unknown = || Error::not_found(ResourceKind::Message, text);
         let store = &self.core.store;
         if text == LATEST && caller.is_operator() {
@@ -60,7 +56,7 @@ impl Team {
     }
 
     /// Whether a caller sent a message, receives it, or may read everything.
-    pub(super) async fn concerns(&self, caller: &Caller, message: &Message) -> Result<bool, Error> {
+    pub(super) async fn concerns(&self, caller: &Caller, message: &Message) -> Result<bool> {
         if caller.has_scope(READ_ALL) {
             return Ok(true);
         }
@@ -80,7 +76,7 @@ pub(in crate::service) async fn find_peer(
     caller: &Caller,
     text: &str,
     kind: ResourceKind,
-) -> Result<PeerId, Error> {
+) -> Result<PeerId> {
     let unknown = || Error::not_found(kind, text);
     let store = &core.store;
     let mut of_agent = None;
@@ -163,10 +159,10 @@ async fn peers_of_agents(
 }
 
 /// The operator's own peer, created when somebody first writes to it or names it.
-async fn find_operator(core: &Core) -> Result<PeerId, Error> {
+async fn find_operator(core: &Core) -> Result<PeerId> {
     let id = PeerId::operator();
     if core.store.peers().get(&id).await?.is_none() {
-        core.store.write(|tx| Box::pin(async move { operator_peer(tx).await })).await?;
+        core.store.write(job!(|tx| operator_peer(tx).await)).await?;
     }
     Ok(id)
 }
@@ -209,7 +205,7 @@ pub(in crate::service) async fn hosted_peer(
     core: &Core,
     agent: &AgentRow,
     label: Option<&str>,
-) -> Result<(), Error> {
+) -> Result<()> {
     let info = &agent.info;
     let key = info.session_key.as_str();
     let name = key.strip_prefix("agent:").unwrap_or(key);
@@ -312,7 +308,7 @@ pub(in crate::service) async fn peer_of_speaker(
     core: &Core,
     caller: &Caller,
     session: &str,
-) -> Result<Peer, Error> {
+) -> Result<Peer> {
     let known = tx.peers().of_session(session).await?;
     let mut known = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
     if let (None, Some(key)) = (&known, caller.session().filter(|key| *key == session)) {

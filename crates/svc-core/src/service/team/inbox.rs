@@ -15,7 +15,9 @@ use svc_model::{
     quote::{self, ModelText},
     stamp::{self, MessageSender, MessageStamp},
 };
-use svc_store::{AssignmentRow, DeliveryTerms, ListedMessage, MessageRow, StoreError, WriteTx};
+use svc_store::{
+    AssignmentRow, DeliveryTerms, ListedMessage, MessageRow, StoreError, WriteTx, job,
+};
 
 use super::{
     Team,
@@ -24,7 +26,7 @@ use super::{
     may_act_for, own_peer,
 };
 use crate::service::{
-    Error, Listed, Page, PageBounds, ResourceKind,
+    Error, Listed, Page, PageBounds, ResourceKind, Result,
     assignments::{AssignmentOutcome, end_answered, terms_of_reply},
     check,
     core::Core,
@@ -86,7 +88,7 @@ async fn check_copies(
     caller: &Caller,
     (circle, from): (Option<&str>, &str),
     input: &NewMessage,
-) -> Result<(), Error> {
+) -> Result<()> {
     if caller.is_operator() {
         return Ok(());
     }
@@ -114,41 +116,38 @@ impl Team {
         caller: &Caller,
         to: &str,
         input: NewMessage,
-    ) -> Result<Message, Error> {
+    ) -> Result<Message> {
         check_message(&input)?;
         let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
         let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
         let (core, caller) = (self.core.clone(), caller.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
-                let receiver = tx.peers().get(&to).await?.ok_or_else(unknown)?;
-                let is_gone = has_ended(tx, &receiver).await?;
-                let receiver = receiver.peer;
-                let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                // Scripts of the operator may send the operator a message.
-                if from == to.as_str() && !to.is_operator() {
-                    let why = "is the sender's own peer: send to another peer";
-                    return Err(Error::invalid("to", why));
-                }
-                let kind = input.kind.unwrap_or(MessageType::Notification);
-                let outgoing =
-                    OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
-                let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
-                if is_gone {
-                    // A later agent of this name must not get a message for this one.
-                    let (copy, why) = (std::slice::from_mut(&mut sent), "its agent has ended");
-                    advance(tx, &to, copy, DeliveryState::Undeliverable, Some(why)).await?;
-                }
-                Ok(sent)
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
+            let receiver = tx.peers().get(&to).await?.ok_or_else(unknown)?;
+            let is_gone = has_ended(tx, &receiver).await?;
+            let receiver = receiver.peer;
+            let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+            // Scripts of the operator may send the operator a message.
+            if from == to.as_str() && !to.is_operator() {
+                let why = "is the sender's own peer: send to another peer";
+                return Err(Error::invalid("to", why));
+            }
+            let kind = input.kind.unwrap_or(MessageType::Notification);
+            let outgoing = OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
+            let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
+            if is_gone {
+                // A later agent of this name must not get a message for this one.
+                let (copy, why) = (std::slice::from_mut(&mut sent), "its agent has ended");
+                advance(tx, &to, copy, DeliveryState::Undeliverable, Some(why)).await?;
+            }
+            Ok(sent)
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
     /// The message with its sender's id, whatever names the sender.
-    async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage, Error> {
+    async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage> {
         let Some(named) = input.from_peer.as_deref().filter(|named| *named != PeerId::OPERATOR)
         else {
             return Ok(input);
@@ -175,7 +174,7 @@ impl Team {
         caller: &Caller,
         circle: Option<String>,
         input: NewMessage,
-    ) -> Result<BroadcastReach, Error> {
+    ) -> Result<BroadcastReach> {
         check_message(&input)?;
         let input = self.with_sender(caller, input).await?;
         let (limit, has_key) = (limits::COPIES_PER_JOB, input.idempotency_key.is_some());
@@ -186,25 +185,23 @@ impl Team {
         loop {
             let (core, sent_by) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
-            let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-                Box::pin(async move {
-                    let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
-                    let circle = circle.as_deref();
-                    if is_first {
-                        check_copies(tx, &core, &sent_by, (circle, &from), &input).await?;
-                    }
-                    let mut to = tx.peers().ids(circle, after.as_ref(), limit).await?;
-                    let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
-                    to.retain(|(peer, _)| peer.as_str() != from);
-                    let tool = SourceTool::PeerBroadcast;
-                    let outgoing = OutgoingMessage::new(core, sent_by, from, input, tool);
-                    let mut outgoing = OutgoingMessage { text_id, ..outgoing };
-                    let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
-                    let full = deliver_copies(tx, &mut outgoing, receivers).await?;
-                    to.retain(|(peer, _)| !full.contains(peer));
-                    Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
-                })
-            });
+            let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+                let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
+                let circle = circle.as_deref();
+                if is_first {
+                    check_copies(tx, &core, &sent_by, (circle, &from), &input).await?;
+                }
+                let mut to = tx.peers().ids(circle, after.as_ref(), limit).await?;
+                let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
+                to.retain(|(peer, _)| peer.as_str() != from);
+                let tool = SourceTool::PeerBroadcast;
+                let outgoing = OutgoingMessage::new(core, sent_by, from, input, tool);
+                let mut outgoing = OutgoingMessage { text_id, ..outgoing };
+                let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
+                let full = deliver_copies(tx, &mut outgoing, receivers).await?;
+                to.retain(|(peer, _)| !full.contains(peer));
+                Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
+            }));
             let (took, full, text, last) =
                 job.await.map_err(|error| error.of_repeatable(has_key))?;
             reach.add(&took);
@@ -232,32 +229,30 @@ impl Team {
         caller: &Caller,
         peer: &str,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Message>, Error> {
+    ) -> Result<Page<Message>> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let size = page.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                if tx.peers().is_hosted(&peer).await? {
-                    // The host takes messages for a hosted agent, and makes turns of them.
-                    return Ok(Page::last(Vec::new()));
-                }
-                let until = tx.now().plus(lease);
-                let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
-                // The length of a row is that of its text, and its JSON is longer.
-                let mut bytes = 0_usize;
-                let fitting = messages.iter().take_while(|message| {
-                    bytes = bytes.saturating_add(json_bytes(message));
-                    bytes <= size.bytes
-                });
-                let fitting = fitting.count().max(1);
-                messages.truncate(fitting);
-                tx.inboxes().lease(&ids_of(&messages), until, None).await?;
-                advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
-                Ok(Page::last(messages))
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+            if tx.peers().is_hosted(&peer).await? {
+                // The host takes messages for a hosted agent, and makes turns of them.
+                return Ok(Page::last(Vec::new()));
+            }
+            let until = tx.now().plus(lease);
+            let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
+            // The length of a row is that of its text, and its JSON is longer.
+            let mut bytes = 0_usize;
+            let fitting = messages.iter().take_while(|message| {
+                bytes = bytes.saturating_add(json_bytes(message));
+                bytes <= size.bytes
+            });
+            let fitting = fitting.count().max(1);
+            messages.truncate(fitting);
+            tx.inboxes().lease(&ids_of(&messages), until, None).await?;
+            advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
+            Ok(Page::last(messages))
+        }));
         job.await
     }
 
@@ -268,7 +263,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Message>, Error> {
+    ) -> Result<Page<Message>> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&peer).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?;
@@ -287,7 +282,7 @@ impl Team {
         caller: &Caller,
         mut filter: MessageFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<ListedMessage>, Error> {
+    ) -> Result<Page<ListedMessage>> {
         if !caller.has_scope(READ_ALL) {
             let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
             return Err(Error::Forbidden(why.to_owned()));
@@ -303,7 +298,7 @@ impl Team {
         Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
-    pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
+    pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>> {
         let mut senders: HashMap<String, MessageSender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
         for mut message in messages {
@@ -340,7 +335,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         ids: Vec<String>,
-    ) -> Result<Vec<MessageId>, Error> {
+    ) -> Result<Vec<MessageId>> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let mut whole = Vec::with_capacity(ids.len());
         for text in ids {
@@ -360,31 +355,23 @@ impl Team {
         Ok(ids)
     }
 
-    async fn ack_part(
-        &self,
-        caller: &Caller,
-        peer: &PeerId,
-        ids: Vec<MessageId>,
-    ) -> Result<(), Error> {
+    async fn ack_part(&self, caller: &Caller, peer: &PeerId, ids: Vec<MessageId>) -> Result<()> {
         let (caller, peer) = (caller.clone(), peer.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                let mut messages = tx.inboxes().messages(&peer, &ids).await?;
-                let known: HashSet<&MessageId> =
-                    messages.iter().map(|message| &message.id).collect();
-                if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
-                    return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
-                }
-                advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
-                Ok(())
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+            let mut messages = tx.inboxes().messages(&peer, &ids).await?;
+            let known: HashSet<&MessageId> = messages.iter().map(|message| &message.id).collect();
+            if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
+                return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
+            }
+            advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
+            Ok(())
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// A message and the history of its delivery, for its sender, its receiver and the operator.
-    pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
+    pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail> {
         let unknown = || Error::not_found(ResourceKind::Message, id);
         let id = self.find_message(caller, id).await?;
         let message = self.core.store.messages().get(&id).await?.ok_or_else(unknown)?;
@@ -403,7 +390,7 @@ pub(in crate::service) async fn send_answer(
     mut outgoing: OutgoingMessage,
     receiver: &Peer,
     kind: MessageType,
-) -> Result<Message, Error> {
+) -> Result<Message> {
     let to = receiver.peer_id.clone();
     let mut answered = match kind {
         MessageType::Response => answered_assignment(tx, &outgoing, &to).await?,
@@ -466,7 +453,7 @@ async fn acknowledge_answered(
     Ok(())
 }
 
-fn check_message(input: &NewMessage) -> Result<(), Error> {
+fn check_message(input: &NewMessage) -> Result<()> {
     check::not_blank("text", &input.text)?;
     check::long("text", &input.text, limits::MESSAGE_BYTES)?;
     check::key("correlation_id", input.correlation_id.as_deref())?;
@@ -474,7 +461,7 @@ fn check_message(input: &NewMessage) -> Result<(), Error> {
 }
 
 /// Who a message is from: the caller's own peer, or whom the operator names.
-async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
+async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String> {
     let Some(session) = caller.session() else {
         let Some(named) = named else { return Ok("operator".to_owned()) };
         let is_known = match PeerId::parse(named) {
@@ -572,10 +559,8 @@ mod tests {
             let mut outgoing =
                 OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);
             let to = to.to_vec();
-            let job = test.store.write(move |tx| {
-                Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
-            });
-            let done: Result<Vec<PeerId>, Error> = job.await;
+            let job = test.store.write(job!(|tx| deliver_copies(tx, &mut outgoing, to).await));
+            let done: Result<Vec<PeerId>> = job.await;
             assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }
         let stream = StreamName::new("peer", &peer.peer_id);

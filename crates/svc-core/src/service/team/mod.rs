@@ -20,7 +20,7 @@ use svc_model::{
 };
 use svc_store::{PeerRow, StoreError, WriteTx};
 
-use super::{Error, Page, ResourceKind, access::Access, core::Core, reads::ReadCache};
+use super::{Error, Page, ResourceKind, Result, access::Access, core::Core, reads::ReadCache};
 
 pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
@@ -61,7 +61,7 @@ impl Team {
 }
 
 /// The operator may act for any peer; a session token may act for the peers of its session.
-pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
+pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<()> {
     let Some(session) = caller.session() else { return Ok(()) };
     let is_registered_for = row.peer.session_id.as_deref() == Some(session);
     if row.owner.as_deref() == Some(session) || row.owner.is_none() && is_registered_for {
@@ -78,7 +78,7 @@ async fn own_peer(
     caller: &Caller,
     id: &PeerId,
     kind: ResourceKind,
-) -> Result<PeerRow, Error> {
+) -> Result<PeerRow> {
     let row = tx.peers().get(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
     may_act_for(caller, &row)?;
     Ok(row)

@@ -10,21 +10,17 @@ use svc_model::{
     is_daemons_session_id, is_own_session, is_reserved_name, limits, own_session_ids,
     session_id_in_process,
 };
-use svc_store::{StoreError, SubjectHolders, WriteTx};
+use svc_store::{StoreError, SubjectHolders, WriteTx, job};
 use svc_sys::process_list;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Team, stream_of, tell, visibility_of};
-use crate::service::Error;
+use crate::service::{Error, Result};
 
 impl Team {
     /// The relation of a session to this caller at present. A write checks it again in its write
     /// job.
-    pub async fn standing(
-        &self,
-        caller: &Caller,
-        session_id: &str,
-    ) -> Result<SessionStanding, Error> {
+    pub async fn standing(&self, caller: &Caller, session_id: &str) -> Result<SessionStanding> {
         // The common case, without the writer.
         if self.owns(caller, session_id).await? {
             return Ok(SessionStanding::Own);
@@ -37,14 +33,12 @@ impl Team {
         caller: &Caller,
         session_id: &str,
         contact: SessionReference,
-    ) -> Result<SessionStanding, Error> {
+    ) -> Result<SessionStanding> {
         let (caller, id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
             .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move { Ok(standing(tx, &caller, &id, contact).await?) })
-            })
+            .write(job!(|tx| Ok(standing(tx, &caller, &id, contact).await?)))
             .await
     }
 
@@ -54,18 +48,14 @@ impl Team {
         &self,
         process: &ProcessIdentity,
         client_id: &str,
-    ) -> Result<String, Error> {
+    ) -> Result<String> {
         let in_process = session_id_in_process(client_id, process);
         let is_kept_apart = self.core.store.sessions().owner(&in_process).await?.is_some();
         Ok(if is_kept_apart { in_process } else { client_id.to_owned() })
     }
 
     /// Like `session_in_process`, for the process of a caller.
-    pub async fn session_of_client(
-        &self,
-        caller: &Caller,
-        client_id: &str,
-    ) -> Result<String, Error> {
+    pub async fn session_of_client(&self, caller: &Caller, client_id: &str) -> Result<String> {
         match caller.process().filter(|_| caller.is_client_process()) {
             Some(process) if !self.owns(caller, client_id).await? => {
                 self.session_in_process(process, client_id).await
@@ -82,7 +72,7 @@ impl Team {
         caller: &Caller,
         client_id: &str,
         secret: Option<TokenHash>,
-    ) -> Result<String, Error> {
+    ) -> Result<String> {
         let Some(process) = caller.process().filter(|_| caller.is_client_process()) else {
             return Ok(client_id.to_owned());
         };
@@ -99,18 +89,14 @@ impl Team {
     }
 
     /// Whether a session is this caller's. The operator may act in every session on record.
-    pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool, Error> {
+    pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool> {
         let row = self.core.store.sessions().owner(session_id).await?;
         let row = row.as_ref().map(|row| row.owner.as_ref());
         Ok(is_own_session(&caller.principal(), session_id, row))
     }
 
     /// The caller in the project of its session: one process may have sessions in several projects.
-    pub async fn in_project_of(
-        &self,
-        caller: &Caller,
-        session: Option<&str>,
-    ) -> Result<Caller, Error> {
+    pub async fn in_project_of(&self, caller: &Caller, session: Option<&str>) -> Result<Caller> {
         let Some(session) = session.filter(|_| caller.is_client_process()) else {
             return Ok(caller.clone());
         };
@@ -130,7 +116,7 @@ impl Team {
     ///
     /// # Errors
     /// [`Error::NotYours`] if the caller may not act for it.
-    pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String, Error> {
+    pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String> {
         let session_id = self.session_of_client(caller, named).await?;
         match self.standing(caller, &session_id).await? {
             SessionStanding::Own => Ok(session_id),
@@ -140,7 +126,7 @@ impl Team {
 
     /// The session that a call with a token acts in if it names none: the latest open session of
     /// the token's principal, else the session named after the principal.
-    pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
+    pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>> {
         let Some(key) = caller.session() else { return Ok(None) };
         let (store, principal) = (&self.core.store, caller.principal());
         let read = async || Ok(store.sessions().latest_of(&principal).await?);
@@ -158,11 +144,7 @@ impl Team {
 
     /// The peer that a caller with a token speaks as. If there is none yet, waits at most `bound`
     /// for the first hook of the caller's client to register one.
-    pub async fn peer_of_caller(
-        &self,
-        caller: &Caller,
-        bound: Duration,
-    ) -> Result<Option<Peer>, Error> {
+    pub async fn peer_of_caller(&self, caller: &Caller, bound: Duration) -> Result<Option<Peer>> {
         let end = Instant::now() + bound;
         let store = &self.core.store;
         // Events of peers are in this stream. Listens before it reads; otherwise it would miss an
@@ -224,7 +206,7 @@ pub(in crate::service) async fn claim(
     caller: &Caller,
     session_id: &str,
     contact: SessionReference,
-) -> Result<(), Error> {
+) -> Result<()> {
     match standing(tx, caller, session_id, contact).await? {
         SessionStanding::Own | SessionStanding::Unclaimed => Ok(()),
         SessionStanding::Adoptable => Ok(adopt(tx, caller, session_id).await?),
@@ -463,16 +445,12 @@ mod tests {
         let hash = secrets.ensure("a").unwrap();
         let claimed = async |contact: SessionReference| {
             let caller = heir.clone();
-            let claimed: Result<(), Error> = test
-                .store
-                .write(move |tx| Box::pin(async move { claim(tx, &caller, "a", contact).await }))
-                .await;
+            let claimed: Result<()> =
+                test.store.write(job!(|tx| claim(tx, &caller, "a", contact).await)).await;
             claimed
         };
-        let put: Result<(), StoreError> = test
-            .store
-            .write(move |tx| Box::pin(async move { tx.sessions().put_secret("a", &hash).await }))
-            .await;
+        let put: Result<(), StoreError> =
+            test.store.write(job!(|tx| tx.sessions().put_secret("a", &hash).await)).await;
         put.unwrap();
         let acting = services.team.acting_session(&former, None, None, None).await.unwrap();
         services.team.end_session(acting, None).await.unwrap();

@@ -7,7 +7,7 @@ use svc_model::{
     ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
     StreamVisibility, Timestamp, backend_names, changes_direction, is_agent_key, limits,
 };
-use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
+use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx, job};
 use svc_sys::{process_list, telemetry::chain};
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     sessions::end_left,
     set_reach, set_status,
 };
-use crate::service::{Error, Page, PageBounds, ResourceKind, check, process};
+use crate::service::{Error, Page, PageBounds, ResourceKind, Result, check, process};
 
 /// The reason in events about a peer or a session whose process has ended.
 const PROCESS_GONE: &str = "its process is gone";
@@ -25,11 +25,7 @@ const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
     /// Registers a peer, or updates the peer with the same identity.
-    pub async fn register_peer(
-        &self,
-        caller: &Caller,
-        input: RegisterInput,
-    ) -> Result<Peer, Error> {
+    pub async fn register_peer(&self, caller: &Caller, input: RegisterInput) -> Result<Peer> {
         self.register_peer_in(caller, None, input).await
     }
 
@@ -40,7 +36,7 @@ impl Team {
         caller: &Caller,
         session: Option<&str>,
         mut input: RegisterInput,
-    ) -> Result<Peer, Error> {
+    ) -> Result<Peer> {
         check_input(&input)?;
         check_rank(caller, &input)?;
         match given(input.session_id.as_deref()) {
@@ -57,24 +53,22 @@ impl Team {
         let pid = process.as_ref().map(|process| process.pid).or(input.pid);
         let input = RegisterInput { pid, ..input };
         let (caller, core) = (caller.clone(), self.core.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let known = known_peer(tx, &caller, &input).await?;
-                if let Some(known) = known {
-                    let mut peer = update(tx, &caller, known, input, project, process).await?;
-                    // A busy or waiting status, which hooks reported, stays.
-                    if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
-                        let online = PeerStatus::Online;
-                        set_status(tx, &mut peer, online, "registered").await?;
-                    }
-                    Ok(peer)
-                } else {
-                    core.budget.check_rows(tx, &caller, 1).await?;
-                    let id = PeerId::new(&core.ids, tx.now());
-                    create(tx, &caller, id, input, project, process).await
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let known = known_peer(tx, &caller, &input).await?;
+            if let Some(known) = known {
+                let mut peer = update(tx, &caller, known, input, project, process).await?;
+                // A busy or waiting status, which hooks reported, stays.
+                if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
+                    let online = PeerStatus::Online;
+                    set_status(tx, &mut peer, online, "registered").await?;
                 }
-            })
-        });
+                Ok(peer)
+            } else {
+                core.budget.check_rows(tx, &caller, 1).await?;
+                let id = PeerId::new(&core.ids, tx.now());
+                create(tx, &caller, id, input, project, process).await
+            }
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
@@ -84,44 +78,40 @@ impl Team {
         caller: &Caller,
         id: &str,
         status: Option<ReportedStatus>,
-    ) -> Result<Peer, Error> {
+    ) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
         let caller = caller.clone();
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
-                let next = status.map_or(
-                    match row.peer.status {
-                        PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
-                        _ => PeerStatus::Online,
-                    },
-                    PeerStatus::from,
-                );
-                row.peer.last_seen = tx.now();
-                set_status(tx, &mut row.peer, next, "heartbeat").await?;
-                Ok(row.peer)
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
+            let next = status.map_or(
+                match row.peer.status {
+                    PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
+                    _ => PeerStatus::Online,
+                },
+                PeerStatus::from,
+            );
+            row.peer.last_seen = tx.now();
+            set_status(tx, &mut row.peer, next, "heartbeat").await?;
+            Ok(row.peer)
+        }));
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// Removes a peer from the list. Messages that wait for it become undeliverable, in separate
     /// write jobs, so that a full inbox does not block other writes. If a crash or a failure leaves
     /// some, [`Self::sweep_stranded_inboxes`] ends them.
-    pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+    pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
-                if id.is_operator() {
-                    let why = "the operator's own peer stays: answers to the operator reach it";
-                    return Err(Error::Conflict(why.to_owned()));
-                }
-                remove(tx, &row.peer).await?;
-                Ok(row.peer)
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
+            if id.is_operator() {
+                let why = "the operator's own peer stays: answers to the operator reach it";
+                return Err(Error::Conflict(why.to_owned()));
+            }
+            remove(tx, &row.peer).await?;
+            Ok(row.peer)
+        }));
         let removed = job.await?;
         if let Err(error) = end_deliveries(&self.core, &removed.peer_id, PEER_REMOVED).await {
             let (peer, error) = (removed.peer_id.as_str(), chain(&error));
@@ -132,7 +122,7 @@ impl Team {
 
     /// Ends the deliveries to inboxes that nobody reads any more: those left by the removal of a
     /// peer or the end of an agent, and copies of a broadcast that was being sent at that time.
-    pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
+    pub async fn sweep_stranded_inboxes(&self) -> Result<()> {
         for StrandedInbox { peer, is_removed } in
             self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
         {
@@ -142,7 +132,7 @@ impl Team {
         Ok(())
     }
 
-    pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+    pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&id).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
@@ -150,7 +140,7 @@ impl Team {
     }
 
     /// The peer that is registered with a session. The session speaks for it.
-    pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
+    pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>> {
         let store = &self.core.store;
         let read = async || Ok(store.peers().of_session(session).await?.map(|row| row.peer));
         Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
@@ -161,7 +151,7 @@ impl Team {
         &self,
         caller: &Caller,
         session: &str,
-    ) -> Result<Option<Peer>, Error> {
+    ) -> Result<Option<Peer>> {
         let Some(peer) = self.peer_of_session(session).await? else { return Ok(None) };
         let Some(key) = caller.session() else { return Ok(Some(peer)) };
         let row = self.core.store.peers().get(&peer.peer_id).await?;
@@ -176,7 +166,7 @@ impl Team {
         filter: &PeerFilter,
         is_living: bool,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Arc<Page<Peer>>, Error> {
+    ) -> Result<Arc<Page<Peer>>> {
         let (reader, page) = (Reader::from_caller(caller), page.into());
         let read = || self.read_peers(&reader, filter, is_living, page);
         self.peer_pages.get(&self.core.store, (&reader, filter, is_living, page), read).await
@@ -188,7 +178,7 @@ impl Team {
         filter: &PeerFilter,
         is_living: bool,
         page: PageBounds<'_>,
-    ) -> Result<Page<Peer>, Error> {
+    ) -> Result<Page<Peer>> {
         let read = async |after: Option<(i64, String, String)>, limit| {
             self.core.store.peers().list(reader, filter, is_living, after.as_ref(), limit).await
         };
@@ -206,7 +196,7 @@ impl Team {
 
     /// Marks silent peers idle while their process lives, else offline. A peer whose process has
     /// ended is offline at once. Returns the most time until the next sweep.
-    pub async fn sweep_peers(&self) -> Result<Duration, Error> {
+    pub async fn sweep_peers(&self) -> Result<Duration> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
         for row in self.core.store.peers().stale(now.minus(timeout), now).await? {
@@ -240,29 +230,27 @@ impl Team {
                 // No change while the peer's process or session lives.
                 continue;
             }
-            let job = self.core.store.write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                    if row.peer.last_seen != last_seen {
-                        return Ok(());
-                    }
-                    if row.peer.last_seen > tx.now() {
-                        // The clock was set back. Silence counts from now, or it would never end.
-                        row.peer.last_seen = tx.now();
-                        return tx.peers().touch(&row.peer).await;
-                    }
-                    let is_left = is_for_long && tx.peers().shares_its_process(&peer_id).await?;
-                    let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
-                        _ if is_left => PeerStatus::Offline,
-                        Some(next) => next,
-                        None => return Ok(()),
-                    };
-                    if !row.open_calls.is_empty() {
-                        tx.peers().set_open_calls(&peer_id, &OpenCalls::default()).await?;
-                    }
-                    set_status(tx, &mut row.peer, next, "silent").await
-                })
-            });
+            let job = self.core.store.write(job!(|tx| {
+                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+                if row.peer.last_seen != last_seen {
+                    return Ok(());
+                }
+                if row.peer.last_seen > tx.now() {
+                    // The clock was set back. Silence counts from now, or it would never end.
+                    row.peer.last_seen = tx.now();
+                    return tx.peers().touch(&row.peer).await;
+                }
+                let is_left = is_for_long && tx.peers().shares_its_process(&peer_id).await?;
+                let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
+                    _ if is_left => PeerStatus::Offline,
+                    Some(next) => next,
+                    None => return Ok(()),
+                };
+                if !row.open_calls.is_empty() {
+                    tx.peers().set_open_calls(&peer_id, &OpenCalls::default()).await?;
+                }
+                set_status(tx, &mut row.peer, next, "silent").await
+            }));
             job.await?;
         }
         let pause = limits::PID_CHECK.min(timeout / 4);
@@ -273,35 +261,31 @@ impl Team {
 
     /// Notes that the process of a peer has ended: the peer becomes offline and its session in the
     /// journal ends, so that the session's open record becomes an orphan.
-    async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                if !row.is_in(&gone) {
-                    return Ok(());
-                }
-                tx.peers().forget_process(&peer_id).await?;
-                set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
-                match given(row.peer.session_id.as_deref()) {
-                    Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
-                    None => Ok(()),
-                }
-            })
-        });
+    async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<()> {
+        let write = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+            if !row.is_in(&gone) {
+                return Ok(());
+            }
+            tx.peers().forget_process(&peer_id).await?;
+            set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
+            match given(row.peer.session_id.as_deref()) {
+                Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
+                None => Ok(()),
+            }
+        }));
         Ok(write.await?)
     }
 
-    async fn note_return(&self, peer_id: PeerId) -> Result<(), Error> {
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                if row.peer.status != PeerStatus::Unreachable {
-                    return Ok(());
-                }
-                let now = tx.now();
-                set_reach(tx, &mut row.peer, PeerStatus::Idle, now, "its machine is back").await
-            })
-        });
+    async fn note_return(&self, peer_id: PeerId) -> Result<()> {
+        let write = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+            if row.peer.status != PeerStatus::Unreachable {
+                return Ok(());
+            }
+            let now = tx.now();
+            set_reach(tx, &mut row.peer, PeerStatus::Idle, now, "its machine is back").await
+        }));
         Ok(write.await?)
     }
 
@@ -315,7 +299,7 @@ impl Team {
 
     /// Whether the session of a peer is open in the journal and not stale, or has an MCP connection
     /// that is open or was open a moment ago.
-    async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
+    async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool> {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
             (now.minus(limits::MCP_SESSION_OPEN), now.minus(limits::SESSION_STALE));
@@ -344,7 +328,7 @@ async fn known_peer(
 }
 
 /// Only the operator registers people, and peers with a reserved name, such as `user`.
-fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
+fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<()> {
     if caller.is_operator() {
         return Ok(());
     }
@@ -367,7 +351,7 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_input(input: &RegisterInput) -> Result<(), Error> {
+fn check_input(input: &RegisterInput) -> Result<()> {
     check::not_blank("display_name", &input.display_name)?;
     check::not_blank("backend", &input.backend)?;
     for (field, text) in [
@@ -395,7 +379,7 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_entries(count: usize) -> Result<(), Error> {
+fn check_entries(count: usize) -> Result<()> {
     let most = limits::METADATA_ENTRIES;
     if count > most {
         return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
@@ -410,7 +394,7 @@ pub(in crate::service) async fn create(
     input: RegisterInput,
     project: Option<String>,
     process: Option<ProcessIdentity>,
-) -> Result<Peer, Error> {
+) -> Result<Peer> {
     let now = tx.now();
     let metadata = input
         .metadata
@@ -459,7 +443,7 @@ pub(in crate::service) async fn update(
     input: RegisterInput,
     project: Option<String>,
     process: Option<ProcessIdentity>,
-) -> Result<Peer, Error> {
+) -> Result<Peer> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {
         if !is_own(tx, caller, session, &row).await? {
@@ -608,12 +592,10 @@ mod tests {
             inboxes.push((peer, ids));
         }
         let gone = [inboxes[0].0.peer_id.clone(), inboxes[2].0.peer_id.clone()];
-        let job = test.store.write(move |tx| {
-            Box::pin(async move {
-                tx.peers().delete(&gone[0]).await?;
-                tx.peers().delete(&gone[1]).await
-            })
-        });
+        let job = test.store.write(job!(|tx| {
+            tx.peers().delete(&gone[0]).await?;
+            tx.peers().delete(&gone[1]).await
+        }));
         let deleted: Result<(), StoreError> = job.await;
         deleted.unwrap();
         let left = async || {
@@ -731,15 +713,13 @@ mod tests {
         let status = async || swept_status(&services, &id).await;
         let set_calls = async |open: bool| {
             let id = id.clone();
-            let write = test.store.write(move |tx| {
-                Box::pin(async move {
-                    let mut calls = OpenCalls::default();
-                    if open {
-                        calls.begin("toolu_1");
-                    }
-                    tx.peers().set_open_calls(&id, &calls).await
-                })
-            });
+            let write = test.store.write(job!(|tx| {
+                let mut calls = OpenCalls::default();
+                if open {
+                    calls.begin("toolu_1");
+                }
+                tx.peers().set_open_calls(&id, &calls).await
+            }));
             let written: Result<(), StoreError> = write.await;
             written.unwrap();
         };

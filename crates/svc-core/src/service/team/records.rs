@@ -9,31 +9,30 @@ use svc_model::{
     hook::{HookClient, UsageLimit},
     is_agent_key, limits,
 };
-use svc_store::{PeerRow, WriteTx};
+use svc_store::{PeerRow, WriteTx, job};
 use svc_sys::client_records;
 
 use super::{Team, delivery::advance, lose_evidence, set_state};
-use crate::service::{Error, assignments, core::Core};
+use crate::service::{Result, assignments, core::Core};
 
 impl Team {
     /// Fails the questions of turns whose end no hook has reported within
     /// [`limits::TURN_TEXT_GRACE`].
-    pub async fn end_silent_turns(&self) -> Result<(), Error> {
+    pub async fn end_silent_turns(&self) -> Result<()> {
         let before = self.core.now().minus(limits::TURN_TEXT_GRACE);
         for peer in self.core.store.messages().peers_of_silent_turns(before).await? {
             let core = self.core.clone();
-            let job = self.core.store.write(move |tx| {
-                Box::pin(
-                    async move { assignments::silent_turn_ended(tx, &core, &peer, before).await },
-                )
-            });
+            let job = self
+                .core
+                .store
+                .write(job!(|tx| assignments::silent_turn_ended(tx, &core, &peer, before).await));
             job.await?;
         }
         Ok(())
     }
 
     /// Reads clients' records of their sessions, and corrects the status of peers by them.
-    pub async fn read_client_records(&self) -> Result<(), Error> {
+    pub async fn read_client_records(&self) -> Result<()> {
         let claude = self.core.store.peers().in_processes(client_records::CLAUDE).await?;
         self.correct(claude).await?;
         for backend in [client_records::CODEX, client_records::GEMINI] {
@@ -45,7 +44,7 @@ impl Team {
         Ok(())
     }
 
-    async fn correct(&self, rows: Vec<PeerRow>) -> Result<(), Error> {
+    async fn correct(&self, rows: Vec<PeerRow>) -> Result<()> {
         for row in rows {
             // The host of a hosted agent reports the agent's turns.
             let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
@@ -74,22 +73,15 @@ impl Team {
     }
 
     /// If a session's evidence was `gone`, notes that its status rests on hooks alone.
-    async fn lose(
-        &self,
-        peer: Peer,
-        gone: StatusEvidence,
-        reason: &'static str,
-    ) -> Result<(), Error> {
+    async fn lose(&self, peer: Peer, gone: StatusEvidence, reason: &'static str) -> Result<()> {
         if peer.evidence != gone {
             return Ok(());
         }
         let id = peer.peer_id;
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
-                lose_evidence(tx, &mut row.peer, gone, reason).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
+            lose_evidence(tx, &mut row.peer, gone, reason).await
+        }));
         Ok(job.await?)
     }
 
@@ -98,11 +90,9 @@ impl Team {
         id: PeerId,
         record: ClientRecord,
         evidence: StatusEvidence,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let core = self.core.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move { apply(tx, &core, &id, record, evidence).await })
-        });
+        let job = self.core.store.write(job!(|tx| apply(tx, &core, &id, record, evidence).await));
         job.await
     }
 
@@ -112,7 +102,7 @@ impl Team {
         session: &str,
         process: &ProcessIdentity,
         state: RecordedState,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let record = ClientRecord { state, at: self.core.now(), asks: None, failure: None };
         self.apply_record(peer, record, StatusEvidence::AppServer).await
@@ -122,7 +112,7 @@ impl Team {
     pub(in crate::service) async fn lose_app_server(
         &self,
         process: &ProcessIdentity,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         for row in self.core.store.peers().in_processes(HookClient::Codex.as_str()).await? {
             if row.is_in(process) {
                 self.lose(row.peer, StatusEvidence::AppServer, "no app-server").await?;
@@ -138,23 +128,21 @@ impl Team {
         session: &str,
         process: &ProcessIdentity,
         limit: UsageLimit,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let core = self.core.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let at = tx.now();
-                fail_turn(tx, &core, &peer, at, &limit.said).await?;
-                let Some(mut row) = tx.peers().get(&peer).await? else { return Ok(()) };
-                let state = PeerState {
-                    status: PeerStatus::Waiting,
-                    waiting_for: Some(limit.waiting_for(at)),
-                    at,
-                    evidence: StatusEvidence::AppServer,
-                };
-                Ok(set_state(tx, &mut row.peer, state, "limit").await?)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let at = tx.now();
+            fail_turn(tx, &core, &peer, at, &limit.said).await?;
+            let Some(mut row) = tx.peers().get(&peer).await? else { return Ok(()) };
+            let state = PeerState {
+                status: PeerStatus::Waiting,
+                waiting_for: Some(limit.waiting_for(at)),
+                at,
+                evidence: StatusEvidence::AppServer,
+            };
+            Ok(set_state(tx, &mut row.peer, state, "limit").await?)
+        }));
         job.await
     }
 
@@ -164,24 +152,18 @@ impl Team {
         session: &str,
         process: &ProcessIdentity,
         why: String,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let core = self.core.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let at = tx.now();
-                fail_turn(tx, &core, &peer, at, &why).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let at = tx.now();
+            fail_turn(tx, &core, &peer, at, &why).await
+        }));
         job.await
     }
 
     /// The peer of an attended session, if its hooks came from this process.
-    async fn peer_in(
-        &self,
-        session: &str,
-        process: &ProcessIdentity,
-    ) -> Result<Option<PeerId>, Error> {
+    async fn peer_in(&self, session: &str, process: &ProcessIdentity) -> Result<Option<PeerId>> {
         let session = self.session_in_process(process, session).await?;
         let row = self.core.store.peers().of_session(&session).await?;
         let is_hosted = |row: &PeerRow| row.owner.as_deref().is_some_and(is_agent_key);
@@ -196,7 +178,7 @@ async fn apply(
     id: &PeerId,
     record: ClientRecord,
     evidence: StatusEvidence,
-) -> Result<(), Error> {
+) -> Result<()> {
     let Some(mut row) = tx.peers().get(id).await? else { return Ok(()) };
     let now = tx.now();
     let corrected = match record.word_on(&row.peer, now) {
@@ -235,7 +217,7 @@ async fn fail_turn(
     id: &PeerId,
     at: Timestamp,
     why: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut given = tx.inboxes().given(id, at).await?;
     advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
     assignments::turn_failed(tx, core, id, Some(why)).await
@@ -244,7 +226,7 @@ async fn fail_turn(
 impl Team {
     /// Checks the usage limits: adds ends that clients have recorded meanwhile, and clears limits
     /// that have been over for [`limits::AFTER_LIMIT`].
-    pub async fn sweep_limits(&self) -> Result<(), Error> {
+    pub async fn sweep_limits(&self) -> Result<()> {
         let now = self.core.now();
         for row in self.core.store.peers().limited().await? {
             // The host of a hosted agent reports the agent's limit.
@@ -277,24 +259,22 @@ impl Team {
 
     /// Stores a limit; `None` if it is over. Does nothing if the session has changed since `seen`
     /// was read.
-    async fn change_limit(&self, seen: Peer, next: Option<WaitingFor>) -> Result<(), Error> {
+    async fn change_limit(&self, seen: Peer, next: Option<WaitingFor>) -> Result<()> {
         let id = seen.peer_id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
-                let peer = &row.peer;
-                if (peer.status, &peer.waiting_for) != (seen.status, &seen.waiting_for) {
-                    return Ok(());
-                }
-                let (status, reason) = match next {
-                    Some(_) => (PeerStatus::Waiting, "limit"),
-                    None => (PeerStatus::Idle, "limit over"),
-                };
-                let (evidence, at) = (peer.evidence, tx.now());
-                let state = PeerState { status, waiting_for: next, at, evidence };
-                set_state(tx, &mut row.peer, state, reason).await
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
+            let peer = &row.peer;
+            if (peer.status, &peer.waiting_for) != (seen.status, &seen.waiting_for) {
+                return Ok(());
+            }
+            let (status, reason) = match next {
+                Some(_) => (PeerStatus::Waiting, "limit"),
+                None => (PeerStatus::Idle, "limit over"),
+            };
+            let (evidence, at) = (peer.evidence, tx.now());
+            let state = PeerState { status, waiting_for: next, at, evidence };
+            set_state(tx, &mut row.peer, state, reason).await
+        }));
         Ok(job.await?)
     }
 }

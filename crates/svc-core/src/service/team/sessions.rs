@@ -11,14 +11,14 @@ use svc_model::{
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
 };
-use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx};
+use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx, job};
 
 use super::{
     Team,
     ownership::{claim, refusal},
     stream_of, tell, visibility_of,
 };
-use crate::service::{Candidate, Error, Page, PageBounds, ResourceKind, check};
+use crate::service::{Candidate, Error, Page, PageBounds, ResourceKind, Result, check};
 
 /// Bytes of the shortest beginning of a session's id that names the session.
 const SESSION_PREFIX_MIN: usize = 4;
@@ -84,7 +84,7 @@ impl Team {
         own: Option<&str>,
         named: Option<&str>,
         agent_id: Option<&str>,
-    ) -> Result<ActingSession, Error> {
+    ) -> Result<ActingSession> {
         check::key("session_id", named)?;
         check::short("agent_id", agent_id)?;
         let session_id = if let Some(id) = named.or(own) {
@@ -105,7 +105,7 @@ impl Team {
     /// The session of the operator's calls that name none: the one that the operator last started,
     /// else the one that every database has. In a database from before that id was reserved,
     /// another principal may own that session; then the operator gets a new one.
-    async fn operators_session(&self) -> Result<String, Error> {
+    async fn operators_session(&self) -> Result<String> {
         if let Some(current) = self.core.store.settings().get(CURRENT).await? {
             return Ok(current);
         }
@@ -114,16 +114,14 @@ impl Team {
             return Ok(IMPLICIT_SESSION.to_owned());
         }
         let fresh = fresh_session_id();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                // Another call may have set it meanwhile.
-                if let Some(current) = tx.settings().get(CURRENT).await? {
-                    return Ok(current);
-                }
-                tx.settings().put(CURRENT, &fresh).await?;
-                Ok(fresh)
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            // Another call may have set it meanwhile.
+            if let Some(current) = tx.settings().get(CURRENT).await? {
+                return Ok(current);
+            }
+            tx.settings().put(CURRENT, &fresh).await?;
+            Ok(fresh)
+        }));
         job.await
     }
 
@@ -133,7 +131,7 @@ impl Team {
         caller: &Caller,
         own: Option<&str>,
         new: NewSession,
-    ) -> Result<Session, Error> {
+    ) -> Result<Session> {
         for (field, text) in [("cwd", &new.cwd), ("client", &new.client)] {
             check::key(field, text.as_deref())?;
         }
@@ -151,26 +149,24 @@ impl Team {
         };
         let is_named = new.session_id.is_some() || !caller.is_operator();
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
-            Box::pin(async move {
-                if is_named {
-                    claim(tx, &caller, &start.session_id, SessionReference::Call).await?;
-                }
-                let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
-                budget.check_rows(tx, &caller, more).await?;
-                // Only the operator's start changes the session of operator calls that name none.
-                if caller.is_operator() {
-                    tx.settings().put(CURRENT, &start.session_id).await?;
-                }
-                begin(tx, &start).await
-            })
-        });
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            if is_named {
+                claim(tx, &caller, &start.session_id, SessionReference::Call).await?;
+            }
+            let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
+            budget.check_rows(tx, &caller, more).await?;
+            // Only the operator's start changes the session of operator calls that name none.
+            if caller.is_operator() {
+                tx.settings().put(CURRENT, &start.session_id).await?;
+            }
+            begin(tx, &start).await
+        }));
         job.await
     }
 
     /// The session that a caller wants to begin. A client's process may choose any unclaimed id; a
     /// token that a person minted is for one session.
-    async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
+    async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String> {
         check::key("session_id", Some(named))?;
         let session_id = self.session_of_client(caller, named).await?;
         match self.standing(caller, &session_id).await? {
@@ -185,24 +181,22 @@ impl Team {
         &self,
         acting: ActingSession,
         reason: Option<String>,
-    ) -> Result<(Session, Option<GhapId>), Error> {
+    ) -> Result<(Session, Option<GhapId>)> {
         check::short("reason", reason.as_deref())?;
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let id = &acting.session_id;
-                let unknown = || Error::not_found(ResourceKind::Session, id);
-                tx.sessions().get(id).await?.ok_or_else(unknown)?;
-                let left = end(tx, id, reason.as_deref()).await?;
-                Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
-            })
-        });
+        let job = self.core.store.write(job!(|tx| {
+            let id = &acting.session_id;
+            let unknown = || Error::not_found(ResourceKind::Session, id);
+            tx.sessions().get(id).await?.ok_or_else(unknown)?;
+            let left = end(tx, id, reason.as_deref()).await?;
+            Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
+        }));
         let (session, left) = job.await?;
         self.access.forget(&left.tokens);
         Ok((session, left.record))
     }
 
     /// Removes the secrets of sessions that ended so long ago that their ids are free.
-    pub async fn sweep_session_secrets(&self) -> Result<(), Error> {
+    pub async fn sweep_session_secrets(&self) -> Result<()> {
         let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
         let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
         loop {
@@ -215,9 +209,10 @@ impl Team {
                 }
             }
             if !over.is_empty() {
-                let write = self.core.store.write(move |tx| {
-                    Box::pin(async move { tx.sessions().forget_secrets(&over, before).await })
-                });
+                let write = self
+                    .core
+                    .store
+                    .write(job!(|tx| tx.sessions().forget_secrets(&over, before).await));
                 write.await?;
             }
             if is_last {
@@ -226,17 +221,13 @@ impl Team {
         }
     }
 
-    pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>, Error> {
+    pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         Ok(session.and_then(|session| session.project))
     }
 
     /// A session with its counters, by its id or the beginning of that.
-    pub async fn session_detail(
-        &self,
-        caller: &Caller,
-        session_id: &str,
-    ) -> Result<SessionDetail, Error> {
+    pub async fn session_detail(&self, caller: &Caller, session_id: &str) -> Result<SessionDetail> {
         let unknown = || Error::not_found(ResourceKind::Session, session_id);
         let session_id = &*self.find_session(caller, session_id).await?;
         let owner = self.core.store.sessions().owner(session_id).await?.ok_or_else(unknown)?;
@@ -252,7 +243,7 @@ impl Team {
 
     /// The id of the session that a text names: its id, or the beginning of the id of one that the
     /// caller may read, alone or in the session's key, as lists cut it; or `latest`.
-    async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
+    async fn find_session(&self, caller: &Caller, text: &str) -> Result<String> {
         let is_id = self.core.store.sessions().owner(text).await?.is_some();
         if text == LATEST && !is_id {
             let (any, one) = (SessionFilter::default(), PageBounds::new(None, Some(1)));
@@ -285,7 +276,7 @@ impl Team {
         caller: &Caller,
         filter: &SessionFilter,
         page: impl Into<PageBounds<'_>>,
-    ) -> Result<Page<Session>, Error> {
+    ) -> Result<Page<Session>> {
         let reader = Reader::from_caller(caller);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = &SessionFilter { project, ..filter.clone() };
@@ -303,7 +294,7 @@ impl Team {
         caller: &Caller,
         acting: ActingSession,
         tool_name: Option<String>,
-    ) -> Result<i64, Error> {
+    ) -> Result<i64> {
         Ok(self.counted(caller, acting, tool_name, None).await?.since)
     }
 
@@ -313,36 +304,28 @@ impl Team {
         acting: ActingSession,
         tool_name: Option<String>,
         frequency: Option<i64>,
-    ) -> Result<ToolCallCount, Error> {
+    ) -> Result<ToolCallCount> {
         check::key("tool_name", tool_name.as_deref())?;
         let ActingSession { session_id, agent_id } = acting;
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
         let work = self.core.store.on_behalf_of(caller);
-        Ok(work
-            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
-            .await?)
+        Ok(work.write(job!(|tx| tx.tool_counts().count_call(&call).await)).await?)
     }
 
     /// Tool calls since the last reset.
-    pub async fn tool_count(&self, acting: ActingSession) -> Result<i64, Error> {
+    pub async fn tool_count(&self, acting: ActingSession) -> Result<i64> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         Ok(session.map_or(0, |session| session.tool_count))
     }
 
-    pub async fn reset_tool_count(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-    ) -> Result<(), Error> {
+    pub async fn reset_tool_count(&self, caller: &Caller, acting: ActingSession) -> Result<()> {
         let subject = caller.principal().to_string();
-        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
-            Box::pin(async move {
-                tx.sessions().touch(&acting.session_id, &subject).await?;
-                tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
-                Ok(())
-            })
-        });
+        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+            tx.sessions().touch(&acting.session_id, &subject).await?;
+            tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
+            Ok(())
+        }));
         job.await
     }
 
@@ -354,7 +337,7 @@ impl Team {
         acting: ActingSession,
         tool_name: Option<String>,
         frequency: i64,
-    ) -> Result<CheckIn, Error> {
+    ) -> Result<CheckIn> {
         let counted = self.counted(caller, acting, tool_name, Some(frequency)).await?;
         let ToolCallCount { since: tool_count, due, active } = counted;
         Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
@@ -426,10 +409,7 @@ async fn close(
 }
 
 /// Begins a session, or begins it again, and appends that to its stream.
-pub(in crate::service) async fn begin(
-    tx: &mut WriteTx,
-    start: &SessionStart,
-) -> Result<Session, Error> {
+pub(in crate::service) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Session> {
     tx.sessions().begin(start).await?;
     // The session's project or its owner may have changed.
     let visibility = visibility_of(tx, &start.session_id).await?;
