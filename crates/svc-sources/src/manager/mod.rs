@@ -137,7 +137,7 @@ struct ManagedSources {
 
 struct LearnedLists {
     fingerprint: String,
-    /// The lists that the server gave last.
+    /// The lists that an instance of the server gave last.
     lists: Arc<OfferedLists>,
     /// The lists that callers see.
     shown: Arc<OfferedLists>,
@@ -243,7 +243,7 @@ impl SourceManager {
             project,
             env: Arc::clone(&self.0.env),
             starts: Arc::clone(&self.0.starts),
-            learned: is_learner.then(|| self.0.learned.clone()),
+            learned: self.0.learned.clone(),
             containers: Containers::new(&self.0.files.home),
             moved: self.0.moved.clone(),
             said: StderrLines {
