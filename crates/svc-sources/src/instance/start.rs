@@ -227,7 +227,7 @@ impl ServerStarter {
                 let connection = Arc::clone(&running.connection);
                 let end = self.end(running, true).await;
                 Err(StartFailure::from_end(&connection, || {
-                    end.map_or(problem.clone(), |end| format!("{problem}: {end}"))
+                    end.map_or(problem.clone(), |end| with_end(&problem, &end))
                 }))
             }
         }
@@ -357,6 +357,12 @@ impl ServerStarter {
     }
 }
 
+/// A problem at the start, and how the server ended. That it ended is said once.
+fn with_end(problem: &str, end: &str) -> String {
+    let how = end.strip_prefix("it ended ").filter(|_| problem.starts_with("it ended "));
+    how.map_or_else(|| format!("{problem}: {end}"), |how| format!("{problem} {how}"))
+}
+
 /// The interval at which changed resources are reported. Changes of one resource within it are one
 /// event.
 const MOVES_PAUSE: Duration = Duration::from_millis(200);
@@ -383,6 +389,26 @@ async fn report_moves(
             () = connection.closed.cancelled() => return,
             // The connection is held, so its channel does not close.
             changed = updates.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_a_failed_start_says_once_that_it_ended() {
+        for (problem, end, reason) in [
+            ("it ended in initialize", "it ended (1): no", "it ended in initialize (1): no"),
+            ("tools/list: no (-1)", "it ended (1)", "tools/list: no (-1): it ended (1)"),
+            (
+                "it ended in initialize",
+                "a line is too long",
+                "it ended in initialize: a line is too long",
+            ),
+        ] {
+            assert_eq!(with_end(problem, end), reason);
         }
     }
 }

@@ -143,12 +143,15 @@ struct LearnedLists {
     shown: Arc<OfferedLists>,
     /// Changes since a person approved the definitions, by kind and name.
     changed: Arc<[String]>,
+    /// The lists that were cut when they were fetched last, as warnings.
+    cut: Vec<String>,
 }
 
 impl LearnedLists {
     fn new(fingerprint: String, lists: OfferedLists) -> Self {
         let lists = Arc::new(lists);
-        Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
+        let shown = Arc::clone(&lists);
+        Self { fingerprint, shown, lists, changed: [].into(), cut: Vec::new() }
     }
 
     /// Shows the approved definitions, if the server's definitions are pinned, and stores how the

@@ -178,6 +178,7 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             }
             let of_this = state.learned(&spec.key, &spec.fingerprint);
             let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
+            let cut = std::mem::take(&mut lists.cut);
             let lists = lists.or_last_known(&last_known);
             let kept = rows_of(&spec.fingerprint, &lists);
             // The texts are compared, too: the same definitions may be written differently.
@@ -186,6 +187,9 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             if is_new {
                 let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
                 state.lists.insert(spec.key.clone(), learned);
+            }
+            if let Some(known) = state.lists.get_mut(&spec.key) {
+                known.cut = cut;
             }
             if is_first && let Some(known) = state.lists.get(&spec.key) {
                 let lists = Arc::clone(&known.lists);
