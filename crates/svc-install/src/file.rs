@@ -280,7 +280,11 @@ fn resolved(path: &Path) -> PathBuf {
             let rest = path.strip_prefix(folder).unwrap_or(Path::new(""));
             // A `..` after a missing folder cannot be resolved.
             let is_plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
-            return if is_plain { real.join(rest) } else { PathBuf::new() };
+            if !is_plain {
+                return PathBuf::new();
+            }
+            // A join with an empty path would add a slash to the path of a file.
+            return if rest == Path::new("") { real } else { real.join(rest) };
         }
     }
     PathBuf::new()

@@ -142,9 +142,16 @@ pub(super) struct FetchedLists {
     prompts: Option<Vec<Definition>>,
     /// Why a list failed; the reasons of several are joined.
     pub(super) problem: Option<String>,
+    /// The lists that were cut, as warnings.
+    pub(super) cut: Vec<String>,
 }
 
 impl FetchedLists {
+    /// These lists, with the last known resources and templates.
+    pub(super) fn without_resources(self) -> Self {
+        Self { resources: None, templates: None, ..self }
+    }
+
     /// These lists, with the last known ones in place of those that failed.
     pub(super) fn or_last_known(self, known: &OfferedLists) -> OfferedLists {
         OfferedLists {
@@ -168,7 +175,7 @@ pub(super) async fn fetch(
 ) -> Result<FetchedLists, String> {
     let list = async |capability: &str, method: &str, member: &str| {
         if !capabilities.contains_key(capability) {
-            return Ok(Vec::new());
+            return Ok(FetchedList::default());
         }
         let asked = tokio::time::timeout(bound, pages(connection, method, member)).await;
         asked
@@ -180,23 +187,37 @@ pub(super) async fn fetch(
         list("resources", "resources/templates/list", "resourceTemplates"),
         list("prompts", "prompts/list", "prompts"),
     );
-    let mut problems = Vec::new();
-    let mut given = |list: Result<_, String>| list.map_err(|problem| problems.push(problem)).ok();
-    let (tools, resources, prompts) = (given(tools), given(resources), given(prompts));
+    let (mut problems, mut cut) = (Vec::new(), Vec::new());
+    let mut given = |list: Result<FetchedList, String>, what: &str| {
+        let list = list.map_err(|problem| problems.push(problem)).ok()?;
+        if list.is_cut {
+            cut.push(format!("it has more than {MAX_ITEMS} {what}: the others are left out"));
+        }
+        Some(list.items)
+    };
+    let (tools, resources) = (given(tools, "tools"), given(resources, "resources"));
+    let prompts = given(prompts, "prompts");
     // Many servers with resources have no templates and respond with an error.
-    let templates = Some(templates.unwrap_or_default());
+    let templates = given(Ok(templates.unwrap_or_default()), "resource templates");
     if connection.end().is_some() || connection.closed.is_cancelled() {
         return Err(problems.into_iter().next().unwrap_or_else(|| "it ended".to_owned()));
     }
     let problem = (!problems.is_empty()).then(|| problems.join("; "));
-    Ok(FetchedLists { tools, resources, templates, prompts, problem })
+    Ok(FetchedLists { tools, resources, templates, prompts, problem, cut })
+}
+
+#[derive(Debug, Default)]
+struct FetchedList {
+    items: Vec<Definition>,
+    /// Whether the server has more items than are kept.
+    is_cut: bool,
 }
 
 async fn pages(
     connection: &Arc<SourceConnection>,
     method: &str,
     member: &str,
-) -> Result<Vec<Definition>, String> {
+) -> Result<FetchedList, String> {
     let (mut items, mut seen) = (Vec::new(), HashSet::new());
     let mut params = json!({});
     loop {
@@ -216,9 +237,11 @@ async fn pages(
             Some(cursor) if items.len() < MAX_ITEMS && seen.insert(cursor.clone()) => {
                 params = json!({ "cursor": cursor });
             }
-            _ => {
+            next => {
+                let goes_on = next.is_some_and(|cursor| !seen.contains(&cursor));
+                let is_cut = items.len() > MAX_ITEMS || goes_on;
                 items.truncate(MAX_ITEMS);
-                return Ok(items);
+                return Ok(FetchedList { items, is_cut });
             }
         }
     }

@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, ValueEnum};
 use http::StatusCode;
 use serde_json::{Value, json};
+use svc_client::ClientError;
 use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
+use svc_sys::config::Flags;
 use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
 
 use super::super::naming::AdvisedError;
@@ -266,12 +268,25 @@ pub(super) async fn remove(context: &Context, name: &str) -> ExitResult {
 }
 
 pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResult {
-    // Only the daemon knows all servers.
-    if let Ok(client) = context.client()
-        && let Err(error) = client.get::<Value>(&path_of(name, "")?).await
-        && error.status() == Some(StatusCode::NOT_FOUND)
-    {
-        return Err(AdvisedError::new(error, "`svc mcp list` lists them").into());
+    // Only the daemon knows all servers. Without it the files say which there are.
+    let known = match context.client() {
+        Ok(client) => Some(client.get::<Value>(&path_of(name, "")?).await),
+        Err(_) => None,
+    };
+    match known {
+        Some(Err(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            return Err(AdvisedError::new(error, "`svc mcp list` lists them").into());
+        }
+        None | Some(Err(ClientError::NotRunning { .. })) => {
+            if let Ok(config) = context.config(&Flags::default())
+                && !config.sources.plan(Some(&here()?)).sources.iter().any(|it| it.name == name)
+            {
+                bail!(
+                    "no file names a server {name} here; only a running daemon knows those of --mcp-config"
+                );
+            }
+        }
+        Some(_) => {}
     }
     decide(context, |choices| choices.set_switch(name, on))?;
     tell_daemon(context).await;

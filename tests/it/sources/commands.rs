@@ -164,6 +164,11 @@ fn files_can_be_changed_and_approved_without_a_daemon() {
     let written: Value = serde_json::from_slice(&fs::read(&file).expect("is there")).expect("JSON");
     assert_eq!(written["mcpServers"]["own"], json!({ "command": "python3", "args": [script] }));
     fails(&home, &project, &["reconnect", "own"], 1);
+    for action in ["disable", "enable"] {
+        let said = fails(&home, &project, &[action, "nosuch"], 1);
+        assert!(said.contains("no file names a server nosuch"), "{said}");
+        ok(&home, &project, &[action, "own"]);
+    }
     let d = Daemon::with(|plan| plan.home(&home));
     let list = || -> Value {
         serde_json::from_str(&ok(&home, &project, &["list", "--json"])).expect("JSON")

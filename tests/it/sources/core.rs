@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{SOON, body, call, failed, source};
 use crate::daemon::{Daemon, Home, until};
-use crate::expect::text;
+use crate::expect::{problem, text};
 use crate::wire::Caller;
 
 const ALL: &str = "[sources.core]\nenabled = true\n";
@@ -45,6 +45,15 @@ fn listed(caller: &Caller) -> Vec<String> {
         caller.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send().ok(200);
     let tools = list["result"]["tools"].as_array().expect("tools").clone();
     tools.iter().filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn built_in_server_has_nothing_to_reconnect() {
+    let home = Home::new();
+    let d = with_core(&home, ALL);
+    let refused = d.post("/v1/sources/core/reconnect", &json!({}));
+    assert!(body(&refused).contains("core has no connection: it is part of the daemon"));
+    problem(&refused, 409, "conflict");
 }
 
 #[test]

@@ -217,6 +217,37 @@ fn sharing_decides_instances_per_project_and_session() {
     assert_eq!(own[0]["key"], json!(a));
 }
 
+/// Not only the instance that was started first: a server may add tools during anybody's call.
+#[test]
+fn any_instance_of_a_server_may_change_its_lists() {
+    let home = Home::new();
+    let mut each = entry(&home, &[]);
+    each["sharing"] = json!("session");
+    let project = home.project();
+    let file = project_file(&project, &json!({ "own": each.clone() }));
+    approve(&home, &file);
+    let d = with_servers(&home, &json!({ "each": each, "toy": entry(&home, &[]) }));
+    let caller = of_project(&d, "s-1", &project.display().to_string());
+    for name in ["each", "own", "toy"] {
+        in_state(&caller, name, "connected");
+    }
+    let more = |name: &str| call(&caller, &format!("{name}__more"), &json!({}));
+    let grow = |name: &str| {
+        assert_eq!(more(name)["error"]["code"], -32602, "{name}");
+        let grown = call(&caller, &format!("{name}__grow"), &json!({ "value": "more" }));
+        assert_eq!(said(&grown), "grown");
+    };
+    for name in ["each", "toy"] {
+        grow(name);
+        let is_called = || more(name)["result"]["content"][0]["text"] == "called more";
+        until(SOON, || is_called().then_some(()));
+    }
+    // What a project's file names is pinned, whichever instance changes it.
+    grow("own");
+    until(SOON, || (source(&caller, "own")["changed"] == 1).then_some(()));
+    assert_eq!(more("own")["error"]["code"], -32602);
+}
+
 #[test]
 fn secrets_are_never_shown() {
     let home = Home::new();

@@ -203,7 +203,8 @@ fn large_result_is_a_resource_for_its_caller_and_project() {
 fn many_tools_are_listed_and_searchable() {
     let home = Home::new();
     let d: Daemon = with_servers(&home, &json!({ "many": entry(&home, &["many"]) }));
-    in_state(&d, "many", "connected");
+    let row = in_state(&d, "many", "connected");
+    assert_eq!(row["warnings"], json!(["it has more than 1000 tools: the others are left out"]));
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let list = d.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send().json();
     let names = texts(&list["result"]["tools"], "name");

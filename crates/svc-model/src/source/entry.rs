@@ -121,6 +121,14 @@ impl SourceEntry {
             warnings.push(format!("unknown field {name:?} is ignored"));
         }
         let transport = transport(&fields, trusted, &mut warnings)?;
+        let (used, unused) = match &transport {
+            SourceTransport::Stdio { .. } => ("command", "url"),
+            SourceTransport::Remote { .. } => ("url", "command"),
+            SourceTransport::Builtin { .. } => ("", ""),
+        };
+        if fields.get(unused).is_some() {
+            warnings.push(format!("{unused} is ignored: the entry has a {used}, which counts"));
+        }
         let sharing = match (fields.text("sharing")?.as_deref(), &transport) {
             (Some("project"), _) | (None, SourceTransport::Stdio { .. }) => Sharing::Project,
             (Some("session"), _) => Sharing::Session,
@@ -400,6 +408,8 @@ mod tests {
             (json!({ "url": "http://h" }), "http", Shared, 1),
             (json!({ "type": "streamable-http", "url": "http://h" }), "http", Shared, 0),
             (json!({ "type": "sse", "url": "http://h", "colour": 1 }), "sse", Shared, 1),
+            (json!({ "command": "x", "url": "http://h" }), "stdio", Project, 1),
+            (json!({ "type": "http", "command": "x", "url": "http://h" }), "http", Shared, 1),
             (json!({ "command": "x", "env": { "LD_PRELOAD": "y", "A": 1 } }), "stdio", Project, 1),
         ] {
             let (parsed, told) = SourceEntry::parse(&entry, false).expect("is good");

@@ -322,8 +322,11 @@ async fn reconnect(server: SourceRequest) -> JsonResult<SourceView> {
     operators_own(&server.caller)?;
     let (Json(view), name) = (server.view()?, &server.name);
     if !server.servers()?.reconnect(name) {
-        let reason = view.reason.unwrap_or_default();
-        return Err(Problem::new(Code::Conflict, format!("{name} may not run: {reason}")));
+        let text = match view.reason {
+            Some(reason) => format!("{name} may not run: {reason}"),
+            None => format!("{name} has no connection: it is part of the daemon"),
+        };
+        return Err(Problem::new(Code::Conflict, text));
     }
     server.view()
 }

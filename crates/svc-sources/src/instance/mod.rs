@@ -229,7 +229,7 @@ impl Supervisor {
         let shown = SourceInstanceStatus { status: status.clone(), since, pid, connection };
         self.status.send_replace(shown);
         let parts = &self.starter.parts;
-        if parts.learned.is_some()
+        if parts.is_learner()
             && let Err(error) =
                 parts.services.sources.store_status(parts.spec.key.clone(), status).await
         {
@@ -270,7 +270,6 @@ impl Supervisor {
         let began = Instant::now();
         // Subscribed first: a caller may change the lists as soon as the status says connected.
         let mut changes = running.changes.clone();
-        let learns = self.starter.parts.learned.is_some();
         let bound = self.starter.parts.spec.entry.startup_timeout;
         let (mut pace, mut refetch_at) = (RefetchBackoff::new(), None);
         self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
@@ -281,7 +280,7 @@ impl Supervisor {
                 () = self.wake.notified() => break true,
                 () = running.connection.closed.cancelled() => break false,
                 () = running.link.ended() => break false,
-                changed = changes.changed(), if learns && refetch_at.is_none() => {
+                changed = changes.changed(), if refetch_at.is_none() => {
                     if changed.is_ok() {
                         refetch_at = Some(pace.due(Instant::now()));
                     }

@@ -48,8 +48,8 @@ pub(crate) struct InstanceParts {
     pub(crate) project: Option<String>,
     pub(crate) env: Arc<Env>,
     pub(crate) starts: Arc<Semaphore>,
-    /// Receives the lists; `None` if another instance fetches them.
-    pub(crate) learned: Option<mpsc::UnboundedSender<StartLists>>,
+    /// Receives the lists.
+    pub(crate) learned: mpsc::UnboundedSender<StartLists>,
     pub(crate) containers: Containers,
     pub(crate) moved: mpsc::Sender<ResourceChange>,
     pub(crate) said: StderrLines,
@@ -60,9 +60,18 @@ pub(crate) struct InstanceParts {
     pub(crate) clients: HttpClients,
 }
 
+impl InstanceParts {
+    /// Whether it fetches the lists at its start, and has the state of the server's row.
+    pub(super) fn is_learner(&self) -> bool {
+        self.serves.is_empty()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct StartLists {
     pub(crate) spec: Arc<SourceSpec>,
+    /// Whether the learner gave them, and not an instance of a project or session.
+    pub(crate) is_of_learner: bool,
     pub(crate) lists: FetchedLists,
     /// Fires when callers see the lists.
     pub(crate) done: oneshot::Sender<()>,
@@ -218,7 +227,7 @@ impl ServerStarter {
                 let connection = Arc::clone(&running.connection);
                 let end = self.end(running, true).await;
                 Err(StartFailure::from_end(&connection, || {
-                    end.map_or(problem.clone(), |end| format!("{problem}: {end}"))
+                    end.map_or(problem.clone(), |end| with_end(&problem, &end))
                 }))
             }
         }
@@ -278,7 +287,7 @@ impl ServerStarter {
             SourceLink::Remote(link) => link.introduce().await?,
         };
         self.watch_again(&running.connection).await?;
-        if self.parts.learned.is_some() {
+        if self.parts.is_learner() {
             // Half of the deadline is for the introduction.
             let bound = self.parts.spec.entry.startup_timeout / 2;
             let lists = fetch(&running.connection, &running.capabilities, bound).await?;
@@ -303,12 +312,10 @@ impl ServerStarter {
 
     /// Publishes the lists before the server counts as working, so that callers find its tools.
     pub(super) async fn teach(&self, lists: FetchedLists) {
-        if let Some(learned) = &self.parts.learned {
-            let (done, is_done) = oneshot::channel();
-            let spec = Arc::clone(&self.parts.spec);
-            if learned.send(StartLists { spec, lists, done }).is_ok() {
-                is_done.await.ok();
-            }
+        let (done, is_done) = oneshot::channel();
+        let (spec, is_of_learner) = (Arc::clone(&self.parts.spec), self.parts.is_learner());
+        if self.parts.learned.send(StartLists { spec, is_of_learner, lists, done }).is_ok() {
+            is_done.await.ok();
         }
     }
 
@@ -350,6 +357,12 @@ impl ServerStarter {
     }
 }
 
+/// A problem at the start, and how the server ended. That it ended is said once.
+fn with_end(problem: &str, end: &str) -> String {
+    let how = end.strip_prefix("it ended ").filter(|_| problem.starts_with("it ended "));
+    how.map_or_else(|| format!("{problem}: {end}"), |how| format!("{problem} {how}"))
+}
+
 /// The interval at which changed resources are reported. Changes of one resource within it are one
 /// event.
 const MOVES_PAUSE: Duration = Duration::from_millis(200);
@@ -376,6 +389,26 @@ async fn report_moves(
             () = connection.closed.cancelled() => return,
             // The connection is held, so its channel does not close.
             changed = updates.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_a_failed_start_says_once_that_it_ended() {
+        for (problem, end, reason) in [
+            ("it ended in initialize", "it ended (1): no", "it ended in initialize (1): no"),
+            ("tools/list: no (-1)", "it ended (1)", "tools/list: no (-1): it ended (1)"),
+            (
+                "it ended in initialize",
+                "a line is too long",
+                "it ended in initialize: a line is too long",
+            ),
+        ] {
+            assert_eq!(with_end(problem, end), reason);
         }
     }
 }

@@ -137,18 +137,21 @@ struct ManagedSources {
 
 struct LearnedLists {
     fingerprint: String,
-    /// The lists that the server gave last.
+    /// The lists that an instance of the server gave last.
     lists: Arc<OfferedLists>,
     /// The lists that callers see.
     shown: Arc<OfferedLists>,
     /// Changes since a person approved the definitions, by kind and name.
     changed: Arc<[String]>,
+    /// The lists that were cut when they were fetched last, as warnings.
+    cut: Vec<String>,
 }
 
 impl LearnedLists {
     fn new(fingerprint: String, lists: OfferedLists) -> Self {
         let lists = Arc::new(lists);
-        Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
+        let shown = Arc::clone(&lists);
+        Self { fingerprint, shown, lists, changed: [].into(), cut: Vec::new() }
     }
 
     /// Shows the approved definitions, if the server's definitions are pinned, and stores how the
@@ -243,7 +246,7 @@ impl SourceManager {
             project,
             env: Arc::clone(&self.0.env),
             starts: Arc::clone(&self.0.starts),
-            learned: is_learner.then(|| self.0.learned.clone()),
+            learned: self.0.learned.clone(),
             containers: Containers::new(&self.0.files.home),
             moved: self.0.moved.clone(),
             said: StderrLines {

@@ -72,6 +72,7 @@ impl FolderSources {
         }
         let mut warnings = planned.warnings.clone();
         warnings.extend(own.into_iter().flat_map(|own| own.problems.iter().cloned()));
+        warnings.extend(lists.into_iter().flat_map(|kept| kept.cut.iter().cloned()));
         let mut instances: Vec<SourceInstance> = state
             .instances
             .iter()

@@ -154,7 +154,7 @@ impl SourceManager {
 
 /// Stores the lists that servers give, at their start and after each change.
 async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<StartLists>) {
-    while let Some(StartLists { spec, lists, done }) = lessons.recv().await {
+    while let Some(StartLists { spec, is_of_learner, mut lists, done }) = lessons.recv().await {
         let (kept, is_new, pin) = {
             let mut state = manager.state();
             // An instance that is ending, with an earlier entry or approval, must not overwrite
@@ -162,20 +162,34 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             if state.learner(&spec.key).is_none_or(|learner| *learner.spec != *spec) {
                 continue;
             }
+            // The first connection after an approval: the server's present definitions are
+            // approved.
+            let basis = spec.pin_basis();
+            let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
+            if !is_of_learner {
+                // Only the learner's definitions are approved unseen: nobody has called it before.
+                if is_first {
+                    continue;
+                }
+                // What one project has must not be named to others.
+                if spec.key.project.is_empty() {
+                    lists = lists.without_resources();
+                }
+            }
             let of_this = state.learned(&spec.key, &spec.fingerprint);
             let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
+            let cut = std::mem::take(&mut lists.cut);
             let lists = lists.or_last_known(&last_known);
             let kept = rows_of(&spec.fingerprint, &lists);
             // The texts are compared, too: the same definitions may be written differently.
             let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
             let before = state.lists.get(&spec.key).map(|known| Arc::clone(&known.shown));
-            // The first connection after an approval: the server's present definitions are
-            // approved.
-            let basis = spec.pin_basis();
-            let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
             if is_new {
                 let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
                 state.lists.insert(spec.key.clone(), learned);
+            }
+            if let Some(known) = state.lists.get_mut(&spec.key) {
+                known.cut = cut;
             }
             if is_first && let Some(known) = state.lists.get(&spec.key) {
                 let lists = Arc::clone(&known.lists);
