@@ -440,7 +440,8 @@ impl MessageReads<'_> {
                     from_name: row.from_name,
                     to_name: row.to_name,
                     open: !row.is_answered && !row.came_to_nothing && message.may_be_answered(),
-                    answered: row.is_answered,
+                    // The notice that no answer will come is a response, too.
+                    answered: row.is_answered && !row.came_to_nothing,
                     message,
                 })
             },
