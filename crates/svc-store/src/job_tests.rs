@@ -15,7 +15,7 @@ use svc_wire::mcp::Revision;
 
 use crate::{
     AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow, Result,
-    StoreError, TaskRow, WriteTx, job,
+    StoreError, TaskRow, WriteTx,
     testing::{TestStore, append, event, journal::record},
 };
 

@@ -13,7 +13,6 @@ use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
     WriteQueueKey, WriterStats,
     bus::Version,
-    job,
     read_query::{FewRowReaders, FrameSource, Readers},
     sqlite::{
         direct_connection::DirectConnection,

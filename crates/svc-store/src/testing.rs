@@ -12,7 +12,7 @@ use svc_model::{
 use svc_sys::machine::ThisMachine;
 
 use crate::{
-    OpenOptions, Result, WriteTx, job,
+    OpenOptions, Result, WriteTx,
     sqlite::file::writer_options,
     store::{Store, Writer},
 };
@@ -157,7 +157,7 @@ mod model {
     use svc_model::{Framing, NewEvent, Reader, Seq, StreamName};
 
     use super::{TestStore, append, event};
-    use crate::{FeedScope, StoreError, job};
+    use crate::{FeedScope, StoreError};
 
     #[derive(Debug, Clone)]
     enum LogStep {
@@ -344,7 +344,7 @@ pub mod journal {
     };
 
     use super::TestStore;
-    use crate::{SessionStart, job};
+    use crate::SessionStart;
 
     /// A confirmed record of session `s` with only a goal. The session is stored, the record is
     /// not.

@@ -7,7 +7,7 @@ use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
 use tokio::sync::oneshot;
 
 use crate::{
-    ListenerRead, Result, Store, StoreError, WriteQueueKey, WriteTx, job,
+    ListenerRead, Result, Store, StoreError, WriteQueueKey, WriteTx,
     testing::{TestStore, append, event},
 };
 

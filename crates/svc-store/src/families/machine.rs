@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        OpenOptions, Store, job,
+        OpenOptions, Store,
         sqlite::{file::writer_options, migrate},
     };
 

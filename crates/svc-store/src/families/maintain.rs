@@ -14,7 +14,6 @@ use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
 use crate::{
     Result, ServerReport, SizeSample, StoreSize, TrimOutcome,
     columns::to_json,
-    job,
     read_query::Readers,
     sqlite::file::{SHRINK, writer_options},
     statement::{bind, change, pool_value, pool_values, select_fields, select_value},

@@ -360,7 +360,7 @@ mod tests {
     use svc_model::{Ids, text};
 
     use super::*;
-    use crate::{job, testing::TestStore};
+    use crate::testing::TestStore;
 
     #[tokio::test]
     async fn the_memory_index_agrees_with_the_table() {

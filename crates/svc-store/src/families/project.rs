@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        OpenOptions, Store, job,
+        OpenOptions, Store,
         sqlite::{file::writer_options, migrate},
         testing::TestStore,
     };

@@ -349,7 +349,7 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::{Store, job, testing::TestStore};
+    use crate::{Store, testing::TestStore};
 
     async fn count(store: &Store, call: ToolCall) -> ToolCallCount {
         let counted: Result<_> =
