@@ -121,16 +121,24 @@ fn client_error(error: &anyhow::Error) -> Option<&ClientError> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// The error as a problem document (RFC 9457). An error of the daemon keeps its code and status.
+/// The error as a problem document (RFC 9457). An error of the daemon keeps what the daemon says,
+/// but for its detail, which may have advice here.
 fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
     let client = client_error(error);
     if let Some(problem) = client.and_then(ClientError::problem) {
-        let title = problem.status.canonical_reason().unwrap_or("Error");
-        let mut document =
-            problem_of(&problem.code, title, text, client.is_some_and(ClientError::is_transient));
+        let title = problem.title.as_deref().or_else(|| problem.status.canonical_reason());
+        let is_transient = client.is_some_and(ClientError::is_transient);
+        let retryable = problem.retryable.unwrap_or(is_transient);
+        let mut document = problem_of(&problem.code, title.unwrap_or("Error"), text, retryable);
+        if let Some(kind) = &problem.kind {
+            document["type"] = json!(kind);
+        }
         document["status"] = json!(problem.status.as_u16());
         if let Some(field) = &problem.field {
             document["field"] = json!(field);
+        }
+        if let Some(reason) = &problem.reason {
+            document["reason"] = json!(reason);
         }
         if let Some(id) = &problem.request_id {
             document["request_id"] = json!(id);

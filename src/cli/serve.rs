@@ -11,7 +11,7 @@ use clap::Args;
 use svc_server::daemon::{self, Ready};
 use svc_store::MigrateError;
 use svc_sys::config::sources::HandedDocument;
-use svc_sys::config::{Config, Env, Flags, LogFormat};
+use svc_sys::config::{Config, Env, Flags, LogFormat, Paths};
 use svc_sys::private_file;
 use svc_sys::telemetry::{self, LogOptions};
 
@@ -36,6 +36,7 @@ pub(super) fn run(config: &Config, env: &Env) -> ExitResult {
         },
         file: config.log_file.clone(),
     })?;
+    close_home(paths);
     if config.no_auth.value {
         tracing::warn!("{NO_AUTH}");
         output::note(&format!("warning: {NO_AUTH}"));
@@ -57,6 +58,21 @@ pub(super) fn run(config: &Config, env: &Env) -> ExitResult {
         }
         Err(error) => Err(with_advice(error)),
         Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Makes the data folder private. Some file systems have one mode for all: the files in it are
+/// private without it, so the daemon starts all the same.
+fn close_home(paths: &Paths) {
+    let home = paths.home.display();
+    match private_file::close_folder(&paths.home) {
+        Ok(None) => {}
+        Ok(Some(mode)) => {
+            tracing::warn!("others could look into {home} (mode {mode:o}): now they cannot");
+        }
+        Err(error) => {
+            tracing::warn!(error = telemetry::chain(&error), "others may look into {home}");
+        }
     }
 }
 

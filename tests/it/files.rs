@@ -3,8 +3,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::time::Duration;
 
-use crate::daemon::{Daemon, Home, svc, svc_with_input};
+use crate::daemon::{Daemon, Home, eventually, svc, svc_with_input};
 use crate::expect::problem;
 use crate::stored::is_in_file;
 
@@ -50,6 +51,17 @@ fn data_folder_writable_by_others_is_refused() {
         set_mode(home.user(), 0o1777);
         svc(&home, &["migrate"]).ok();
     }
+}
+
+#[test]
+fn data_folder_that_others_can_read_is_closed_at_the_start() {
+    let home = Home::new();
+    fs::create_dir(home.dir()).expect("makes");
+    set_mode(&home.dir(), 0o755);
+    let d = Daemon::with(|plan| plan.home(&home));
+    assert_eq!(mode(&home.dir()), 0o700);
+    let is_told = || d.stderr().contains("(mode 755): now they cannot");
+    eventually(Duration::from_secs(20), is_told);
 }
 
 #[test]

@@ -177,6 +177,10 @@ fn an_error_under_json_is_json() {
     let unknown = problem(&d.home, &["peer", "show", "peer_unknown"], 1);
     assert_eq!((&unknown["code"], &unknown["status"]), (&json!("not_found"), &json!(404)));
     assert!(unknown["request_id"].is_string(), "{unknown}");
+    let said = d.get("/v1/peers/peer_unknown").json();
+    for member in ["type", "title", "retryable"] {
+        assert_eq!(unknown[member], said[member], "as REST says it");
+    }
     assert_eq!(problem(&d.home, &["peer", "list", "--no-such-flag"], 2)["code"], "usage");
     assert_eq!(problem(&d.home, &["events", "list", "--after", "x"], 2)["code"], "usage");
     let refused = problem(&d.home, &["peer", "heartbeat", &ann, "--status", "asleep"], 2);

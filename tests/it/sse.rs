@@ -503,6 +503,21 @@ fn events_of_several_streams_are_ordered_by_position() {
 }
 
 #[test]
+fn page_after_the_latest_says_where_to_go_on() {
+    let (d, task) = with_task();
+    append(&d, &task, &frame("before"));
+    for selected in [format!("stream=task/{task}"), "stream_prefix=task/".to_owned()] {
+        let latest = d.get(&format!("/v1/events?{selected}&after=latest"));
+        assert!(page(&latest, "events").is_empty(), "{selected}");
+        let end = latest.json()["next_cursor"].as_str().expect("the end").to_owned();
+        append(&d, &task, &frame(&selected));
+        let came = page(&d.get(&format!("/v1/events?{selected}&after={end}")), "events");
+        assert_eq!(came.len(), 1, "{selected} after {end}: {came:?}");
+        assert_eq!(came[0]["data"]["line"], json!(selected));
+    }
+}
+
+#[test]
 fn feed_of_one_stream_has_its_seq_as_id() {
     let (d, task) = with_task();
     append(&d, &task, &json!([frame("a"), frame("b")]));

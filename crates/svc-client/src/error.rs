@@ -95,9 +95,16 @@ impl ClientError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientProblem {
     pub status: StatusCode,
+    /// The document's `type`, if it has one.
+    pub kind: Option<String>,
+    pub title: Option<String>,
     /// Error code, such as `not_found`.
     pub code: String,
     pub detail: String,
+    /// The cause in a word, where `code` does not say it.
+    pub reason: Option<String>,
+    /// Whether the daemon says that the same request may do better later.
+    pub retryable: Option<bool>,
     /// The field that caused the error.
     pub field: Option<String>,
     pub request_id: Option<String>,
@@ -109,9 +116,13 @@ pub struct ClientProblem {
 /// The body in RFC 9457, or with the field `error` of earlier daemons.
 #[derive(Default, Deserialize)]
 struct ProblemDocument {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     code: Option<String>,
     detail: Option<String>,
     title: Option<String>,
+    reason: Option<String>,
+    retryable: Option<bool>,
     error: Option<serde_json::Value>,
     field: Option<String>,
     request_id: Option<String>,
@@ -137,13 +148,27 @@ impl ClientProblem {
             let detail = Some(first).filter(|first| !first.is_empty());
             ProblemDocument { detail, ..ProblemDocument::default() }
         });
-        let ProblemDocument { code, detail, title, error, field, request_id } = document;
+        let ProblemDocument {
+            kind,
+            code,
+            detail,
+            title,
+            reason,
+            retryable,
+            error,
+            field,
+            request_id,
+        } = document;
         let error = error.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
         let fallback = || status.canonical_reason().unwrap_or("error").to_owned();
         Self {
             status,
+            kind,
             code: code.unwrap_or_default(),
-            detail: detail.or(error).or(title).unwrap_or_else(fallback),
+            detail: detail.or(error).or_else(|| title.clone()).unwrap_or_else(fallback),
+            title,
+            reason,
+            retryable,
             field,
             request_id,
             retry_after,

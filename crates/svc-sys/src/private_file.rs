@@ -188,6 +188,16 @@ pub fn prepare_home(home: &Path) -> io::Result<()> {
     check_folder(home)
 }
 
+/// Takes from others what they may do in a folder. Returns the mode before, if it changed.
+pub fn close_folder(path: &Path) -> io::Result<Option<u32>> {
+    let mode = std::fs::metadata(path)?.mode() & 0o7777;
+    if mode & OTHERS == 0 {
+        return Ok(None);
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode & !OTHERS))?;
+    Ok(Some(mode))
+}
+
 /// Refuses a folder that others own or can write, or that everybody may replace. Of a link the
 /// target is checked. A missing folder passes.
 pub fn check_folder(path: &Path) -> io::Result<()> {

@@ -66,7 +66,7 @@ struct Read {
 struct EventList {
     events: Vec<ListedEvent>,
     count: usize,
-    /// Goes into `after`.
+    /// Goes into `after`. With `after=latest` it is the end of the log or stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -116,13 +116,16 @@ async fn show(
         let from = (after == StartAfter::Latest).then(|| subscription.cursor());
         return Ok(sse_response(&app, subscription, from, presence));
     }
-    let after = match after {
-        StartAfter::Cursor(cursor) => i64::try_from(cursor).unwrap_or(i64::MAX),
-        // Later events do not exist yet.
-        StartAfter::Latest => i64::MAX,
-    };
     let log = &app.services.log;
-    let page = log.event_page(&caller, &selector, after, kind.as_deref(), query.limit).await?;
+    let (from, end) = match after {
+        StartAfter::Cursor(cursor) => (i64::try_from(cursor).unwrap_or(i64::MAX), None),
+        // Later events do not exist yet. A client that polls goes on from the end.
+        StartAfter::Latest => {
+            let end = log.subscribe(&caller, &selector, after, kind.clone()).await?.cursor();
+            (i64::MAX, Some(end))
+        }
+    };
+    let page = log.event_page(&caller, &selector, from, kind.as_deref(), query.limit).await?;
     let mut body = String::from(r#"{"events":["#);
     for (index, event) in page.events.iter().enumerate() {
         if index > 0 {
@@ -130,7 +133,8 @@ async fn show(
         }
         push_item(&mut body, event);
     }
-    let next = page.next.map(|next| format!(r#","next_cursor":"{next}""#)).unwrap_or_default();
+    let next =
+        page.next.or(end).map(|next| format!(r#","next_cursor":"{next}""#)).unwrap_or_default();
     body.extend([r#"],"count":"#, &page.events.len().to_string(), &next, "}"]);
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], body).into_response())
