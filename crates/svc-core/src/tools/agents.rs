@@ -95,13 +95,13 @@ struct SendMessageResult {
 
 /// A call that waits for an answer. If it is dropped before it has the answer, as its connection
 /// was cut, a message brings the answer.
-struct AnswerWait {
+struct AnswerWaitGuard {
     agents: Agents,
     task: TaskId,
     has_answer: bool,
 }
 
-impl Drop for AnswerWait {
+impl Drop for AnswerWaitGuard {
     fn drop(&mut self) {
         let (false, Ok(runtime)) = (self.has_answer, Handle::try_current()) else { return };
         let (agents, task) = (self.agents.clone(), self.task.clone());
@@ -145,7 +145,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         return Ok(result);
     }
     let agents = call.services.agents.clone();
-    let mut wait = AnswerWait { agents, task: task_id.clone(), has_answer: false };
+    let mut wait = AnswerWaitGuard { agents, task: task_id.clone(), has_answer: false };
     let ids = [task_id.as_str().to_owned()];
     let mut watch = call.services.tasks.watch_tasks(&call.caller, &ids).await?;
     let ended = timeout(call.time_left(limits::TASK_WAIT), watch.next()).await;
