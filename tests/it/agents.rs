@@ -249,10 +249,18 @@ fn instance_list_says_why_one_cannot_start() {
         (json!({ "instance": "echo", "cwd": "/", "name": "a/b" }), "name"),
         (json!({ "instance": "echo", "cwd": "/", "prompt": " " }), "prompt"),
         (json!({ "instance": "echo", "cwd": "/", "env": { "A=B": "x" } }), "env"),
-        (json!({ "backend": "exec", "cwd": "/" }), "backend"),
         (json!({ "backend": "nothing", "cwd": "/" }), "backend"),
     ] {
         invalid(&d.post("/v1/hosts", &body), field);
+    }
+    for body in [json!({ "backend": "exec", "cwd": "/" }), json!({ "instance": "no", "cwd": "/" })]
+    {
+        let field = if body["backend"].is_null() { "instance" } else { "backend" };
+        let choices = text(&invalid(&d.post("/v1/hosts", &body), field), "detail");
+        assert!(choices.contains("echo") && choices.contains("hello"), "{choices}");
+        for other in ["missing", "keyed", "wrong"] {
+            assert!(!choices.contains(other), "{other} cannot be started: {choices}");
+        }
     }
 }
 
@@ -478,6 +486,11 @@ fn dispatched_work_is_a_task_with_the_agents_output_as_frames() {
     invalid(&d.post("/v1/send_message", &json!({ "instance": "hello", "prompt": " " })), "prompt");
     let tmux = json!({ "instance": "hello", "prompt": "x", "opts": { "mode": "auto-tmux" } });
     invalid(&d.post("/v1/send_message", &tmux), "opts.mode");
+    for nobody in ["peer_unknown", "nobody"] {
+        let opts = json!({ "async": true, "from_peer_id": nobody });
+        let body = json!({ "instance": "hello", "prompt": "x", "opts": opts });
+        invalid(&d.post("/v1/send_message", &body), "opts.from_peer_id");
+    }
     let peer = json!({ "instance": "echo", "prompt": "x", "opts": { "mode": "peer-only" } });
     problem(&d.post("/v1/send_message", &peer), 503, "unavailable");
     start(&d, "echo", "main");

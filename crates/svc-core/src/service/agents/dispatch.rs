@@ -409,6 +409,9 @@ impl DispatchRows {
             let AssignmentRow { instance, backend, .. } = known;
             return Ok(DispatchedTask { task, instance, backend });
         }
+        if caller.is_operator() {
+            check_asker(tx, task.from.as_deref()).await?;
+        }
         let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
         if row.requirements.mode == WorkMode::PeerOnly && !is_named {
             let owned = Ownership {
@@ -453,6 +456,17 @@ impl DispatchRows {
         let AssignmentRow { instance, backend, .. } = row;
         Ok(DispatchedTask { task, instance, backend })
     }
+}
+
+/// Refuses work on behalf of a peer that does not exist: nobody could be told of its end.
+async fn check_asker(tx: &mut WriteTx, named: Option<&str>) -> Result<(), Error> {
+    let Some(named) = named.filter(|named| *named != PeerId::OPERATOR) else { return Ok(()) };
+    let is_known = match PeerId::parse(named) {
+        Some(id) => tx.peers().get(&id).await?.is_some(),
+        None => false,
+    };
+    let unknown = || Error::invalid("from_peer_id", "there is no peer with this id");
+    is_known.then_some(()).ok_or_else(unknown)
 }
 
 /// Refuses a wait of an agent for itself, or for a session that waits for that agent.
