@@ -18,7 +18,7 @@ use svc_store::{
     StoreError,
 };
 use svc_sys::config::{ConfigError, Flags, Paths, StoreUrl};
-use svc_sys::private_file;
+use svc_sys::{private_file, telemetry};
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 
@@ -308,7 +308,7 @@ pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
         Some(MigrateError::Pending(_)) => "run `svc migrate`, or start without --no-migrate",
         _ => return error,
     };
-    anyhow::anyhow!("{error:#}; {advice}")
+    anyhow::anyhow!("{}; {advice}", telemetry::chain(&*error))
 }
 
 fn report_migrations(context: &Context, migrations: &Migrations, verb: &str) -> Result<()> {

@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ContextValue};
 use serde_json::{Value, json};
 use svc_client::{ClientError, ClientProblem};
 use svc_sys::config::ConfigError;
+use svc_sys::telemetry;
 
 use super::naming::{self, AdvisedError};
 use super::output::{self, OutputClosed};
@@ -49,7 +50,7 @@ pub(super) fn code(result: ExitResult, is_json: bool) -> ExitCode {
     let several = client_error(&error).filter(|_| !is_json).and_then(naming::candidates);
     let advised = advised.or(several);
     let has_lines = advised.is_some() || error.is::<ConfigError>();
-    let text = advised.unwrap_or_else(|| format!("{error:#}"));
+    let text = advised.unwrap_or_else(|| telemetry::chain(&*error));
     if is_json {
         document(&problem(&error, &text, is_usage));
     } else if has_lines {

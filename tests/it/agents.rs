@@ -249,10 +249,18 @@ fn instance_list_says_why_one_cannot_start() {
         (json!({ "instance": "echo", "cwd": "/", "name": "a/b" }), "name"),
         (json!({ "instance": "echo", "cwd": "/", "prompt": " " }), "prompt"),
         (json!({ "instance": "echo", "cwd": "/", "env": { "A=B": "x" } }), "env"),
-        (json!({ "backend": "exec", "cwd": "/" }), "backend"),
         (json!({ "backend": "nothing", "cwd": "/" }), "backend"),
     ] {
         invalid(&d.post("/v1/hosts", &body), field);
+    }
+    for body in [json!({ "backend": "exec", "cwd": "/" }), json!({ "instance": "no", "cwd": "/" })]
+    {
+        let field = if body["backend"].is_null() { "instance" } else { "backend" };
+        let choices = text(&invalid(&d.post("/v1/hosts", &body), field), "detail");
+        assert!(choices.contains("echo") && choices.contains("hello"), "{choices}");
+        for other in ["missing", "keyed", "wrong"] {
+            assert!(!choices.contains(other), "{other} cannot be started: {choices}");
+        }
     }
 }
 

@@ -99,6 +99,7 @@ fn file_that_is_no_database_is_refused_and_unchanged() {
     let ran = svc(&home, &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("svc.db"), "{ran:?}");
+    assert_eq!(ran.stderr.matches("(code: 26)").count(), 1, "{ran:?}");
     assert_eq!(home.read("svc.db"), text.as_bytes());
 }
 

@@ -23,7 +23,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        write!(text, ": {error}").expect("writing to a string does not fail");
+        let why = error.to_string();
+        // An error may quote its cause, as those of databases do.
+        if !text.ends_with(&why) {
+            write!(text, ": {why}").expect("writing to a string does not fail");
+        }
         cause = error.source();
     }
     text
@@ -132,6 +136,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("error returned from database: {0}")]
+    struct Quoting(#[source] io::Error);
+
+    #[test]
+    fn cause_that_an_error_quotes_is_not_repeated() {
+        let quoting = Quoting(io::Error::other("(code: 26) file is not a database"));
+        let text = "error returned from database: (code: 26) file is not a database";
+        assert_eq!(chain(&quoting), text);
+        let file = InitError::File(io::Error::other("no space"));
+        assert_eq!(chain(&file), "the log file cannot be opened: no space");
+    }
 
     #[test]
     fn full_file_is_rotated_and_the_oldest_removed() {

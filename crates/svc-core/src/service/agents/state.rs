@@ -140,7 +140,8 @@ impl AgentSettings {
     ) -> Result<AgentInstance, String> {
         let all = self.resolved();
         let backend = backend.map(|backend| backend_names(backend).1);
-        let names = || listed(all.iter().map(|it| it.view.instance.as_str()));
+        let callable = || all.iter().filter(|it| it.view.callable);
+        let names = || listed(callable().map(|it| it.view.instance.as_str()));
         if let Some(name) = instance {
             if !all.iter().any(|it| it.view.instance == name) {
                 return Err(format!("there is no instance {name:?}; there are: {}", names()));
@@ -164,18 +165,15 @@ impl AgentSettings {
                 [one] => one.view.instance.clone(),
                 [] => return Err(format!("no instance has backend {backend}")),
                 _ => {
+                    let of_backend = callable().filter(|it| it.view.backend == backend);
+                    let names = listed(of_backend.map(|it| it.view.instance.as_str()));
                     return Err(format!(
-                        "several instances have backend {backend}: name one of {}",
-                        of_backend
-                            .iter()
-                            .map(|it| it.view.instance.as_str())
-                            .collect::<Vec<_>>()
-                            .join(", ")
+                        "several instances have backend {backend}: name one of {names}"
                     ));
                 }
             }
         } else {
-            let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+            let callable: Vec<_> = callable().collect();
             match (&self.config.default_agent, &callable[..]) {
                 (Some(name), _) => name.clone(),
                 (None, [one]) => one.view.instance.clone(),
