@@ -153,18 +153,6 @@ fn a_session_of_another_project_is_not_asked() {
     problem(&asker.post("/v1/send_message", &work("agent:claude:s-1")), 422, "invalid_request");
 }
 
-#[test]
-fn a_session_does_not_wait_for_itself() {
-    let d = with_config(CONFIG);
-    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
-    let project = expect::peer_of(&d, "s-1").expect("it is known")["path"].clone();
-    let own = d.mint("s-1", &project, &["agents"]);
-    let work = json!({ "agent": "agent:claude:s-1", "prompt": "and you", "async": false });
-    let refused = own.tool("SendMessage", &work);
-    assert_eq!(refused["isError"], true, "{refused}");
-    assert_eq!(refused["structuredContent"]["error"]["reason"], "wait_cycle", "{refused}");
-}
-
 /// A session that was never heard of before asks, and has the answer in its task and in the inbox
 /// that it has from then on.
 #[test]

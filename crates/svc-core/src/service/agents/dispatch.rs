@@ -451,7 +451,7 @@ impl DispatchRows {
     }
 }
 
-/// Refuses a wait of an agent or a session for itself, or for one that waits for it.
+/// Refuses a wait of an agent for itself, or for a session that waits for that agent.
 async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<()> {
     let WorkRequirements { agent_id, peer_id, .. } = &row.requirements;
     let awaited = match (agent_id, peer_id) {
@@ -461,7 +461,7 @@ async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<()> {
     };
     let waiter = match &row.source_agent {
         Some(agent) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
-        None => tx.peers().of_key(&row.source_session).await?.and_then(|row| row.session_key()),
+        None => None,
     };
     let (Some(awaited), Some(waiter)) = (awaited, waiter) else { return Ok(()) };
     let waits = tx.assignments().waits_from(&awaited).await?;
