@@ -36,12 +36,12 @@ pub(super) fn run(config: &Config, env: &Env) -> ExitResult {
         },
         file: config.log_file.clone(),
     })?;
-    close_home(paths);
     if config.no_auth.value {
         tracing::warn!("{NO_AUTH}");
         output::note(&format!("warning: {NO_AUTH}"));
     }
     let _lock = lock_database(paths, None)?;
+    close_home(paths);
     raise_file_limit();
     disable_core_dumps();
     let runtime = tokio::runtime::Builder::new_multi_thread()

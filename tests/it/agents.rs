@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, svc, until};
 use crate::expect::{dense, problem, text};
-use crate::wire::{Caller, Reply, tool_call};
+use crate::wire::{Caller, Reply};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -569,40 +568,6 @@ fn cancellation_of_queued_work_is_told() {
     assert_eq!(told, format!("Task {second} for slow is cancelled."), "{inbox}");
     d.post(&format!("/v1/tasks/{first}/cancel"), &json!({}));
     over(&d, &first);
-}
-
-/// The message does not wait as long as the call would have, which is an hour.
-#[test]
-fn answer_of_a_call_that_was_cut_comes_as_a_message() {
-    let mut d = world();
-    let asker = d.mint("s-1", d.home.user(), &["agents"]);
-    let work = json!({ "agent": "slow", "prompt": "go", "async": false });
-    let call = tool_call("SendMessage", &work).to_string();
-    let token = asker.token.as_deref().expect("a token");
-    let request = format!(
-        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
-        call.len()
-    );
-    for is_killed in [false, true] {
-        let mut stream = TcpStream::connect(asker.addr).expect("a connection");
-        stream.write_all(request.as_bytes()).expect("it is taken");
-        let waits =
-            "select count(*) from assignment where waits_until is not null and ended_at is null";
-        eventually(BOUND, || d.home.value(waits) == 1);
-        let task = text(&d.get("/v1/tasks").ok(200)["tasks"][0], "task_id");
-        if is_killed {
-            d.kill9();
-            d.restart();
-        } else {
-            drop(stream);
-        }
-        eventually(BOUND, || d.home.value(waits) == 0);
-        d.post(&format!("/v1/tasks/{task}/cancel"), &json!({}));
-        over(&d, &task);
-        let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
-        assert!(inbox.to_string().contains(&task), "{inbox}");
-    }
 }
 
 #[test]

@@ -147,11 +147,6 @@ pub(super) struct FetchedLists {
 }
 
 impl FetchedLists {
-    /// These lists, with the last known resources and templates.
-    pub(super) fn without_resources(self) -> Self {
-        Self { resources: None, templates: None, ..self }
-    }
-
     /// These lists, with the last known ones in place of those that failed.
     pub(super) fn or_last_known(self, known: &OfferedLists) -> OfferedLists {
         OfferedLists {

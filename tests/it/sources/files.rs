@@ -219,7 +219,7 @@ fn sharing_decides_instances_per_project_and_session() {
 
 /// Not only the instance that was started first: a server may add tools during anybody's call.
 #[test]
-fn any_instance_of_a_server_may_change_its_lists() {
+fn only_instances_of_one_project_change_the_lists_of_a_server() {
     let home = Home::new();
     let mut each = entry(&home, &[]);
     each["sharing"] = json!("session");
@@ -237,15 +237,16 @@ fn any_instance_of_a_server_may_change_its_lists() {
         let grown = call(&caller, &format!("{name}__grow"), &json!({ "value": "more" }));
         assert_eq!(said(&grown), "grown");
     };
+    // What one project's instance offers is not named to others.
     for name in ["each", "toy"] {
         grow(name);
-        let is_called = || more(name)["result"]["content"][0]["text"] == "called more";
-        until(SOON, || is_called().then_some(()));
     }
     // What a project's file names is pinned, whichever instance changes it.
     grow("own");
     until(SOON, || (source(&caller, "own")["changed"] == 1).then_some(()));
-    assert_eq!(more("own")["error"]["code"], -32602);
+    for name in ["each", "own", "toy"] {
+        assert_eq!(more(name)["error"]["code"], -32602, "{name}");
+    }
 }
 
 #[test]

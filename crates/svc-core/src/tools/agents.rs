@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, NOT_BLANK, TaskId, TaskStatus, limits};
 use svc_store::RequestRow;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::time::timeout;
 
 use super::{Call, Failure, Tool};
 use crate::service::{
-    agents::{Agents, NewDispatch, WantedMode},
+    agents::{NewDispatch, WantedMode},
     prompts::{AnswerRequest, PromptOutcome},
 };
 
@@ -93,26 +93,6 @@ struct SendMessageResult {
     failure: Option<String>,
 }
 
-/// A call that waits for an answer. If it is dropped before it has the answer, as its connection
-/// was cut, a message brings the answer.
-struct AnswerWaitGuard {
-    agents: Agents,
-    task: TaskId,
-    has_answer: bool,
-}
-
-impl Drop for AnswerWaitGuard {
-    fn drop(&mut self) {
-        let (false, Ok(runtime)) = (self.has_answer, Handle::try_current()) else { return };
-        let (agents, task) = (self.agents.clone(), self.task.clone());
-        runtime.spawn(async move {
-            if let Err(error) = agents.stop_waiting(&task).await {
-                error.report("cannot note that a call waits no more");
-            }
-        });
-    }
-}
-
 async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResult, Failure> {
     let is_async = input.is_async.unwrap_or(true);
     let dispatch = NewDispatch {
@@ -144,8 +124,6 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     if is_async {
         return Ok(result);
     }
-    let agents = call.services.agents.clone();
-    let mut wait = AnswerWaitGuard { agents, task: task_id.clone(), has_answer: false };
     let ids = [task_id.as_str().to_owned()];
     let mut watch = call.services.tasks.watch_tasks(&call.caller, &ids).await?;
     let ended = timeout(call.time_left(limits::TASK_WAIT), watch.next()).await;
@@ -164,7 +142,6 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     {
         (result.instance, result.backend) = (instance, backend);
     }
-    wait.has_answer = task.is_over();
     result.status = Some(task.status);
     result.content = Some(content);
     result.truncated = truncated;

@@ -228,7 +228,7 @@ impl HostedAgent {
             && self.inputs.remove(id)
         {
             let turn = Some(Turn::new(Some(id.to_owned())).finish(TurnResult::interrupted()));
-            let details = StateDetails { turn, ..StateDetails::default() };
+            let details = StateDetails { turn, until: self.limited_until, reason: None };
             self.record.set_state_with(self.record.info.state, details);
             return Ok(());
         }
@@ -463,10 +463,13 @@ impl HostedAgent {
         self.cancel_requests("turn_end", now);
         self.record.partial.finish();
         let Some(turn) = self.turn.take() else { return };
+        // A turn that ends otherwise shows no limit, unless the vendor has named the limit's end.
+        let is_limited = result.outcome == TurnOutcome::Refused || self.limited_until.is_some();
         let turn = Some(turn.finish(result));
         self.idle_since = now;
         let state = match self.record.info.state {
-            state @ (AgentState::Stopping | AgentState::Limited) => state,
+            AgentState::Stopping => AgentState::Stopping,
+            AgentState::Limited if is_limited => AgentState::Limited,
             _ => AgentState::Idle,
         };
         let until = self.limited_until;

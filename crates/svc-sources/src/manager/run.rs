@@ -166,15 +166,10 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             // approved.
             let basis = spec.pin_basis();
             let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
-            if !is_of_learner {
-                // Only the learner's definitions are approved unseen: nobody has called it before.
-                if is_first {
-                    continue;
-                }
-                // What one project has must not be named to others.
-                if spec.key.project.is_empty() {
-                    lists = lists.without_resources();
-                }
+            // Only the learner's definitions are approved unseen: nobody has called it before. And
+            // what one project's instance offers must not be named to other projects.
+            if !is_of_learner && (is_first || spec.key.project.is_empty()) {
+                continue;
             }
             let of_this = state.learned(&spec.key, &spec.fingerprint);
             let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();

@@ -434,14 +434,15 @@ impl MessageReads<'_> {
                     run_id: row.run_id,
                 };
                 let message = Message::from(raw);
+                // The notice that no answer will come is a response, too, but acknowledges nothing.
+                let is_real = !row.came_to_nothing || message.state == DeliveryState::Acked;
                 Ok(ListedMessage {
                     id: row.id,
                     bytes: row.bytes,
                     from_name: row.from_name,
                     to_name: row.to_name,
                     open: !row.is_answered && !row.came_to_nothing && message.may_be_answered(),
-                    // The notice that no answer will come is a response, too.
-                    answered: row.is_answered && !row.came_to_nothing,
+                    answered: row.is_answered && is_real,
                     message,
                 })
             },

@@ -58,10 +58,11 @@ impl DatabaseLock {
             match file.try_lock() {
                 // If the earlier holder removed the file that was opened here, another process may
                 // lock a new file of this name.
-                Ok(()) if is_at(&file, path) || attempt >= TRIES => {
+                Ok(()) if is_at(&file, path) => {
                     return Ok(Self { path: path.to_owned(), _file: file });
                 }
-                Ok(()) => {}
+                Ok(()) if attempt < TRIES => {}
+                Ok(()) => return Err(LockError::Held),
                 Err(TryLockError::WouldBlock) if attempt >= TRIES => return Err(LockError::Held),
                 Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
@@ -70,7 +71,7 @@ impl DatabaseLock {
         }
     }
 
-    /// Releases the lock and removes its file. Only where there is no database.
+    /// Removes the file, then releases the lock. Only where there is no database.
     pub fn remove(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }

@@ -12,7 +12,7 @@ use svc_model::{
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     backend_names, limits,
 };
-use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
+use svc_store::{AgentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -359,22 +359,6 @@ impl Agents {
             let Some(mut work) = work else { return Ok(None) };
             note_returned(tx, &mut work).await?;
             Ok(Some((work.instance, work.backend)))
-        }));
-        write.await
-    }
-
-    /// Notes that no call waits for a task's answer any more: a message brings it at the end.
-    pub async fn stop_waiting(&self, task: &TaskId) -> Result<()> {
-        let task = task.clone();
-        let write = self.core.store.write(job!(|tx| {
-            let work = tx.assignments().of_task(&task).await?;
-            let waits = |work: &AssignmentRow| work.ended_at.is_none();
-            if let Some(mut work) = work.filter(waits)
-                && work.waits_until.take().is_some()
-            {
-                tx.assignments().update(&work).await?;
-            }
-            Ok(())
         }));
         write.await
     }

@@ -67,9 +67,6 @@ impl AgentQueue {
     }
 
     pub(super) async fn run(self) {
-        if let Err(error) = self.stop_former_waits().await {
-            error.report("cannot note that calls of before wait no more");
-        }
         loop {
             if let Err(error) = self.look().await {
                 error.report("cannot give work to agents");
@@ -78,23 +75,6 @@ impl AgentQueue {
             // Most of the time the queue is empty, and a notification ends this wait.
             let _ = timeout(LOOK_EVERY, self.agents.core.work.notified()).await;
         }
-    }
-
-    /// Calls that waited for an answer ended with the daemon that had them.
-    async fn stop_former_waits(&self) -> Result<()> {
-        for state in [
-            AssignmentState::Queued,
-            AssignmentState::Starting,
-            AssignmentState::Sent,
-            AssignmentState::Running,
-        ] {
-            for work in self.agents.core.store.assignments().in_state(state).await? {
-                if let Some(task) = work.task_id.filter(|_| work.waits_until.is_some()) {
-                    self.agents.stop_waiting(&task).await?;
-                }
-            }
-        }
-        Ok(())
     }
 
     async fn look(&self) -> Result<()> {
