@@ -53,6 +53,13 @@ command = ["sh", "-c", '''HELLO; while read prompt; do
     echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"no usage left"}'
   fi
 done''']
+[agents.retries]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; while read prompt; do
+  until [ -e "$HOME/turn" ]; do sleep 0.05; done
+  echo '{"type":"system","subtype":"api_retry","attempt":1,"error":"rate_limit","error_status":429}'
+  echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"broken"}'
+done''']
 [agents.task]
 backend = "exec"
 command = ["sh", "-c", "read line; echo did $line"]
@@ -238,13 +245,27 @@ fn mail_at_a_usage_limit_waits_for_a_turn_that_is_not_refused() {
     assert!(told.ok().contains("when its usage limit is over"), "{told:?}");
     touch("over");
     send("four");
-    let turns = || {
-        let events = events(&d, &format!("agent/{id}"));
-        let ended = events.into_iter().map(|event| event["data"]["turn"]["outcome"].clone());
-        ended.filter(|outcome| !outcome.is_null()).collect::<Vec<_>>()
-    };
-    eventually(SOON, || turns().len() == 4);
-    assert_eq!(turns(), ["refused", "completed", "completed", "completed"]);
+    eventually(SOON, || outcomes(&d, &id).len() == 4);
+    assert_eq!(outcomes(&d, &id), ["refused", "completed", "completed", "completed"]);
+}
+
+/// How the turns of an agent ended.
+fn outcomes(d: &Daemon, agent: &str) -> Vec<Value> {
+    let events = events(d, &format!("agent/{agent}"));
+    let ended = events.into_iter().map(|event| event["data"]["turn"]["outcome"].clone());
+    ended.filter(|outcome| !outcome.is_null()).collect()
+}
+
+/// Nobody says when such a limit ends, so the next input shows whether it has.
+#[test]
+fn turn_that_fails_otherwise_ends_a_limit_without_an_end() {
+    let d = world();
+    let id = text(&start(&d, "retries", Some("one")), "id");
+    let two = d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "two" })).ok(200);
+    assert_eq!(two["queued"], true);
+    fs::write(d.home.user().join("turn"), "").expect("it can be written");
+    eventually(SOON, || outcomes(&d, &id).len() == 2);
+    assert_eq!(outcomes(&d, &id), ["failed", "failed"]);
 }
 
 /// What the client says of a refusal is no word of the agent.

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -155,22 +155,35 @@ fn unauthenticated_bodies_have_a_small_bound() {
 fn excess_unauthenticated_client_closes_the_longest_idle() {
     let d = Daemon::start();
     let kept = d.request("GET", "/v1/health").without("Connection").bytes();
-    let mut known = Conn::open(d.addr).expect("a connection");
-    known.write(&kept).expect("it is taken");
-    known.reply().expect("an answer").ok(200);
     let health = d.stranger().request("GET", "/health").bytes();
-    let mut oldest = half_open(&d, b"");
-    let mut others: Vec<_> = (0..63).map(|_| half_open(&d, &health[..7])).collect();
-    let mut newest = half_open(&d, &health[..7]);
-    assert!(is_closed(&mut oldest), "it is idle longest");
-    for client in [&mut others[62], &mut newest] {
-        client.write_all(&health[7..]).expect("it is still open");
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
-    known.write(&kept).expect("who is known stays");
-    known.reply().expect("an answer").ok(200);
+    // A head may take ten seconds. On a machine that was too busy for that, the clients begin anew.
+    let was_quick = (0..5).any(|_| {
+        let began = Instant::now();
+        let mut known = Conn::open(d.addr).expect("a connection");
+        known.write(&kept).expect("it is taken");
+        known.reply().expect("an answer").ok(200);
+        let mut oldest = half_open(&d, b"");
+        let mut others: Vec<_> = (0..63).map(|_| half_open(&d, &health[..7])).collect();
+        let mut newest = half_open(&d, &health[..7]);
+        let is_oldest_closed = is_closed(&mut oldest);
+        let answers = [&mut others[62], &mut newest].map(|client| {
+            let mut answer = String::new();
+            let sent = client.write_all(&health[7..]);
+            sent.and_then(|()| client.read_to_string(&mut answer)).map(|_| answer)
+        });
+        if began.elapsed() > Duration::from_secs(8) {
+            return false;
+        }
+        assert!(is_oldest_closed, "it is idle longest");
+        for answer in answers {
+            let answer = answer.expect("it is still open");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+        known.write(&kept).expect("who is known stays");
+        known.reply().expect("an answer").ok(200);
+        true
+    });
+    assert!(was_quick, "each time took longer than a head may take");
 }
 
 #[test]
