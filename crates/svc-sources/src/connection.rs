@@ -173,13 +173,11 @@ impl SourceConnection {
         }
     }
 
-    /// Notes that the server gets a request now, or that it refused to take it. False if the
-    /// request is not open any more: its caller was told that it was not sent.
-    pub(super) fn mark_sent(&self, id: u64, is_sent: bool) -> bool {
-        let mut open = lock(&self.waiting);
-        let Some(waiting) = open.get_mut(&id) else { return false };
-        waiting.is_sent = is_sent;
-        true
+    /// Notes that the server gets a request now, or that it refused to take it.
+    pub(super) fn mark_sent(&self, id: u64, is_sent: bool) {
+        if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
+            waiting.is_sent = is_sent;
+        }
     }
 
     /// The loss of an open request when the connection ends.

@@ -71,7 +71,11 @@ impl RemoteEndpoint {
         id: Option<u64>,
         request: &McpRequest,
     ) -> Result<Response, RequestLoss> {
-        let mark_sent = |is_sent| id.is_none_or(|id| self.connection.mark_sent(id, is_sent));
+        let mark_sent = |is_sent| {
+            if let Some(id) = id {
+                self.connection.mark_sent(id, is_sent);
+            }
+        };
         let mut is_renewed = false;
         loop {
             let (headers, credential) = self.headers(request).await?;
@@ -80,9 +84,7 @@ impl RemoteEndpoint {
                 .request(request.method.clone(), url.clone())
                 .headers(headers)
                 .body(request.body.clone());
-            if !mark_sent(true) {
-                return Err(self.connection.not_sent());
-            }
+            mark_sent(true);
             let response = sending.send().await.map_err(|error| self.lost(error))?;
             mark_sent(response.status() != StatusCode::UNAUTHORIZED);
             let challenge = AuthChallenge::from_headers(response.headers());
