@@ -269,7 +269,9 @@ fn words(name: &str, symbols: SymbolsAs, capitals_begin_words: bool) -> Vec<Stri
             NameCharacter::Separator => words.push(String::new()),
             NameCharacter::Letters(_) if begins => words.push(c.to_string()),
             NameCharacter::Letters(_) => {
-                words.iter_mut().last().into_iter().for_each(|word| word.push(c))
+                if let Some(word) = words.last_mut() {
+                    word.push(c);
+                }
             }
         }
         last = c;

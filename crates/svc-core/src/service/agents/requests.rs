@@ -243,10 +243,10 @@ impl Agents {
         let chosen = request.options.iter().find(|it| Some(&*it.option_id) == option_id.as_deref());
         if let Some(option) = chosen
             && matches!(option.kind, RequestOptionKind::AllowOnce | RequestOptionKind::AllowAlways)
+            && text.is_some()
+            && !option.text
         {
-            if text.is_some() && !option.text {
-                return Err(Error::invalid("text", "is not taken with this option"));
-            }
+            return Err(Error::invalid("text", "is not taken with this option"));
         }
         let by = caller.principal().to_string();
         let sent = AnswerAgent {
