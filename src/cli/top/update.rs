@@ -79,7 +79,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         ScreenInput::Sent(Err(problem)) => say(model, format!("not sent: {problem}"), false),
         ScreenInput::Answered(Ok(())) => say(model, "answered".to_owned(), true),
         ScreenInput::Answered(Err(problem)) => {
-            say(model, format!("not answered: {problem}"), false)
+            say(model, format!("not answered: {problem}"), false);
         }
         ScreenInput::Tick(now) => {
             model.screen.now = now;
