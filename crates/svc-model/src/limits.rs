@@ -290,7 +290,8 @@ pub const MCP_SEEN_RESOLUTION: Duration = Duration::from_mins(1);
 pub const MCP_SESSION_OPEN: Duration = Duration::from_mins(2);
 /// MCP sessions that are cached in memory. A miss reads the table.
 pub const MCP_SESSIONS_CACHED: usize = 4096;
-/// How long a response may take before its head is sent without it.
+/// How long a response may take before its head is sent alone. It is also the interval at which
+/// clients poll a task, and the pause before the end of a call is stored again after a failure.
 pub const MCP_HEAD_DELAY: Duration = Duration::from_secs(1);
 /// How long a call may take before a client that supports tasks is given one.
 pub const MCP_TASK_AFTER: Duration = Duration::from_secs(5);

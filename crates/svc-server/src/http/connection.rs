@@ -1,10 +1,11 @@
 //! Connections: listeners on TCP and on the Unix socket in the data folder; the state of a client's
 //! connection, and its socket; and the bound on connections whose client has shown no credential.
 //!
-//! A connection that waits for a client without a valid credential is on a list of at most 64. One
-//! more closes the one that is idle longest, even if that client has sent half a head or nothing at
-//! all. Connections whose credential is being checked wait for the daemon and are not closed.
-//! Connections over TCP leave file descriptors for the Unix socket, files and processes.
+//! A connection that waits for a client without a valid credential is on a list of at most 64. The
+//! next such connection closes the connection on the list that has been idle longest, also if its
+//! client has sent half a head. Connections whose credential is being checked wait for the daemon
+//! and are not closed. Connections over TCP leave file descriptors for the Unix socket, files and
+//! processes.
 
 use std::{
     io::{self, IoSlice},

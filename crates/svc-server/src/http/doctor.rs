@@ -18,7 +18,7 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// `home` is the data folder, if it is not the one that the environment gives.
+    /// `home` is the data folder, if it differs from the environment's.
     pub fn new(program: PathBuf, home: Option<PathBuf>) -> Self {
         Self { program, home, turn: Mutex::new(()) }
     }

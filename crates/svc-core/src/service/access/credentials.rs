@@ -1,6 +1,6 @@
-//! Credentials: the caller that a token stands for, and whether a credential is still good. Tokens
-//! alone decide who a caller is: the operator's, in a file, and those of sessions, in the database,
-//! with a cache in memory.
+//! Credentials: the caller that a token stands for, and whether a credential is still good. Only
+//! tokens identify a caller: the operator's token is in a file, tokens of sessions are in the
+//! database, with a cache in memory.
 
 use std::{
     collections::HashMap,

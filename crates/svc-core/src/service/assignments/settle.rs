@@ -238,7 +238,7 @@ pub(in crate::service) async fn end(
 ) -> Result<()> {
     let is_late = work.deadline.is_some_and(|deadline| deadline <= tx.now());
     if is_late && end.outcome == AssignmentOutcome::Cancelled {
-        // Whoever gave the work did not cancel it, and is told why it was.
+        // The deadline cancelled the work, not its source, so the source is told the reason.
         end.report.error = Some("its time was over".to_owned());
     }
     if work.message_id.is_some() && end.report.error.is_some() {

@@ -87,8 +87,8 @@ impl Hooks {
         self.core.store.write(job!(|tx| Ok(tx.mcp().tie_session(&id, &session).await?))).await
     }
 
-    /// Removes ids of events that will not be sent again, and what was noted as given to sessions
-    /// that are silent for long.
+    /// Removes ids of events that will not be sent again, and the notes of memories and records
+    /// that replies gave to sessions which have been silent for long.
     pub async fn sweep_hooks(&self) -> Result<()> {
         let now = self.core.now();
         self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
@@ -642,7 +642,7 @@ mod tests {
         assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
     }
 
-    /// Both see that the id is free before one of them takes it.
+    /// Both processes see that the session id is free before one of the processes takes the id.
     #[tokio::test]
     async fn two_processes_that_begin_one_id_at_once_have_a_session_each() {
         let test = TestStore::open().await;

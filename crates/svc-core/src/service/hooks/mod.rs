@@ -1,8 +1,8 @@
 //! Hooks: what an event of a coding agent's client changes, and the reply to it.
 //!
 //! `event` takes an event through its phases: recognise the session, write, compose the reply.
-//! `write_job` has all that one event writes, in one commit; [`domain::hook`](svc_model::hook)
-//! decides what is written, and `handovers` which messages the reply has. `mail_wait` waits for
+//! `write_job` writes all rows of an event in one commit; [`domain::hook`](svc_model::hook) decides
+//! which rows, and `handovers` decides which messages the reply has. `mail_wait` waits for
 //! messages on behalf of an idle session, and `waiters` knows which process waits for which
 //! session. `sending` reports to a sender when its message arrives. `announced_calls` finds the
 //! session in which an MCP tool is called.
