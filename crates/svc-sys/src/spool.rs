@@ -88,7 +88,7 @@ pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
 /// Largest file, in bytes; further events are dropped.
 const MAX_SPOOL: u64 = 16 * 1024 * 1024;
-/// Number of bytes at the end of the spool that a hook reads.
+/// Number of bytes at the end of each of the spool's two files that a hook reads.
 const LATEST: u64 = 64 * 1024;
 
 /// `hooks.spool`: a file beside the database. It has one line for each hook event that the daemon
@@ -119,17 +119,13 @@ impl HookSpool {
         Ok(true)
     }
 
+    /// The last lines, also those that a daemon has begun to take in.
     pub fn latest(&self) -> io::Result<Vec<String>> {
-        let Some(mut file) = if_there(private_file::open(&self.path))? else {
-            return Ok(Vec::new());
-        };
-        let start = file.metadata()?.len().saturating_sub(LATEST);
-        file.seek(SeekFrom::Start(start))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        // The first line may be incomplete.
-        let whole = usize::from(start > 0);
-        Ok(String::from_utf8_lossy(&bytes).lines().skip(whole).map(str::to_owned).collect())
+        // In this order, so that lines which are moved meanwhile are read twice rather than never.
+        let appended = last_lines(&self.path)?;
+        let mut lines = last_lines(&self.taken)?;
+        lines.extend(appended);
+        Ok(lines)
     }
 
     /// Moves the lines into a file of their own, and returns them.
@@ -153,6 +149,19 @@ impl HookSpool {
     pub fn remove_taken(&self) -> io::Result<()> {
         if_there(fs::remove_file(&self.taken)).map(drop)
     }
+}
+
+fn last_lines(path: &Path) -> io::Result<Vec<String>> {
+    let Some(mut file) = if_there(private_file::open(path))? else {
+        return Ok(Vec::new());
+    };
+    let start = file.metadata()?.len().saturating_sub(LATEST);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    // The first line may be incomplete.
+    let whole = usize::from(start > 0);
+    Ok(String::from_utf8_lossy(&bytes).lines().skip(whole).map(str::to_owned).collect())
 }
 
 fn open_locked(path: &Path) -> io::Result<File> {
@@ -290,7 +299,12 @@ mod tests {
         assert_eq!(latest.len(), 65);
         assert!(latest.iter().all(|found| *found == line));
         assert_eq!(spool.take().unwrap().len(), 102);
-        assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
+        // A hook that runs now must find its note: the daemon may not have read it yet.
+        assert_eq!(spool.latest().unwrap(), latest);
+        assert!(spool.append("3").unwrap());
+        assert_eq!(spool.latest().unwrap().len(), 66);
+        spool.remove_taken().unwrap();
+        assert_eq!(spool.latest().unwrap(), ["3"]);
     }
 
     #[test]
