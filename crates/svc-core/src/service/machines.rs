@@ -5,6 +5,7 @@
 //! its participants become unreachable, then offline. Its tasks get a reason and stay, and so do
 //! its tokens and agents, until `[team] away` has passed.
 
+use crate::boxed;
 use std::{
     sync::{
         Arc, OnceLock,
@@ -68,6 +69,7 @@ impl Machines {
     }
 
     /// All daemons that have not recorded their end.
+    #[boxed]
     pub async fn daemons(&self) -> Result<Vec<DaemonView>> {
         let mut daemons = self.core.store.machines().daemons(self.daemon_id()).await?;
         if self.core.store.is_file() {
@@ -80,6 +82,7 @@ impl Machines {
 
     /// Takes a lease for this daemon. Earlier daemons of this machine whose end is not on record
     /// count as lost.
+    #[boxed]
     pub async fn join(&self, daemon: NewDaemon) -> Result<()> {
         let (at, commits) = (self.core.now(), AtomicU64::default());
         self.joined.set(JoinedDaemon { daemon: daemon.clone(), at, commits }).ok();
@@ -112,6 +115,7 @@ impl Machines {
     /// Renews this daemon's lease. With a database file, only if something was written since the
     /// last renewal: only one daemon opens a file at a time, so no other daemon reads the lease
     /// while this one runs, and an idle daemon writes nothing.
+    #[boxed]
     pub async fn renew(&self) -> Result<()> {
         let Some(JoinedDaemon { daemon, commits, .. }) = self.joined.get() else { return Ok(()) };
         let store = &self.core.store;
@@ -127,6 +131,7 @@ impl Machines {
         Ok(())
     }
 
+    #[boxed]
     pub async fn leave(&self) -> Result<()> {
         let id = self.daemon_id().to_owned();
         self.core.change(job!(|tx| tx.machines().leave(&id).await)).await
@@ -134,6 +139,7 @@ impl Machines {
 
     /// Handles what machines hold whose daemons are away. Counts only time during which this daemon
     /// was running.
+    #[boxed]
     pub async fn sweep(&self) -> Result<()> {
         let Some(joined) = self.joined.get() else { return Ok(()) };
         let here_for = self.core.now().since(joined.at);

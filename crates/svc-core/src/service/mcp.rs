@@ -1,6 +1,7 @@
 //! What outlives a connection of an MCP client: sessions, subscriptions, and long calls, with their
 //! messages in the log.
 
+use crate::boxed;
 use std::sync::Arc;
 
 use svc_model::{
@@ -65,6 +66,7 @@ impl Mcp {
         Self { core }
     }
 
+    #[boxed]
     pub async fn open_mcp_session(
         &self,
         caller: &Caller,
@@ -98,6 +100,7 @@ impl Mcp {
 
     /// An open session of this caller; `None` if there is no session of that id, or another caller
     /// owns it.
+    #[boxed]
     pub async fn mcp_session(&self, caller: &Caller, id: &str) -> Result<Option<McpSessionRow>> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().session(&id).await?;
@@ -107,6 +110,7 @@ impl Mcp {
     }
 
     /// Stores what `initialize` says about a session that was opened before it.
+    #[boxed]
     pub async fn describe_mcp_session(
         &self,
         id: &McpSessionId,
@@ -122,24 +126,28 @@ impl Mcp {
         write.await
     }
 
+    #[boxed]
     pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().touch_session(&id).await)).await
     }
 
     /// Sets the lowest level of log messages that the client gets.
+    #[boxed]
     pub async fn set_mcp_log_level(&self, id: &McpSessionId, level: &'static str) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().set_log_level(&id, level).await)).await
     }
 
     /// Stores which list of tools the client has seen.
+    #[boxed]
     pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().set_tools(&id, tools).await)).await
     }
 
     /// Ends a session, but not the calls that run in it.
+    #[boxed]
     pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<()> {
         let id = id.clone();
         self.core
@@ -154,6 +162,7 @@ impl Mcp {
             .await
     }
 
+    #[boxed]
     pub async fn sweep_mcp_sessions(&self) -> Result<()> {
         let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
         let closed = self.core.store.sweeps().close_idle_mcp_sessions(before).await?;
@@ -163,6 +172,7 @@ impl Mcp {
         Ok(())
     }
 
+    #[boxed]
     pub async fn subscribe_resource(
         &self,
         caller: &Caller,
@@ -178,18 +188,21 @@ impl Mcp {
         write.await
     }
 
+    #[boxed]
     pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<()> {
         let id = id.clone();
         self.core.change(job!(|tx| tx.mcp().delete_subscription(&id, &uri).await)).await
     }
 
     /// The URIs that a session is subscribed to, with their streams.
+    #[boxed]
     pub async fn resource_subscriptions(&self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
         Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
     /// Puts a call on record before its tool runs. `first` is the first message to the client, if
     /// any.
+    #[boxed]
     pub async fn begin_call(
         &self,
         caller: &Caller,
@@ -228,6 +241,7 @@ impl Mcp {
     }
 
     /// Sends a message to the client during a call.
+    #[boxed]
     pub async fn say(&self, caller: &Caller, stream: &StreamName, text: String) -> Result<()> {
         let writes = self.core.store.on_behalf_of(caller);
         writes.append(stream.clone(), vec![message(text)]).await?;
@@ -235,6 +249,7 @@ impl Mcp {
     }
 
     /// Ends a call. Idempotent: returns false if the call has ended.
+    #[boxed]
     pub async fn end_call(&self, id: &CallId, stream: &StreamName, end: CallEnd) -> Result<bool> {
         let (id, stream) = (id.clone(), stream.clone());
         let write = self.core.store.write(job!(|tx| {
@@ -257,6 +272,7 @@ impl Mcp {
     }
 
     /// Records what a task asks its client, or that it continues; also stores the answers.
+    #[boxed]
     pub async fn ask_in_call(
         &self,
         id: &CallId,
@@ -276,6 +292,7 @@ impl Mcp {
             .await
     }
 
+    #[boxed]
     pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>> {
         let Some(id) = CallId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().call(&id).await?;
@@ -284,14 +301,17 @@ impl Mcp {
 
     /// Calls that have not ended, oldest first. When the daemon starts, these are the calls that
     /// the last stop or crash interrupted.
+    #[boxed]
     pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
         Ok(self.core.store.mcp().open_calls().await?)
     }
 
+    #[boxed]
     pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>> {
         Ok(self.core.store.mcp().session(id).await?.map(|row| row.transport))
     }
 
+    #[boxed]
     pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>> {
         let Some(view) = self.core.store.streams().view(stream).await? else { return Ok(None) };
         let (events, size) = (self.core.store.events(), PageSize::rows(1));
@@ -300,6 +320,7 @@ impl Mcp {
     }
 
     /// A page of the streams that the caller may read, latest first, without streams of responses.
+    #[boxed]
     pub async fn readable_streams(
         &self,
         caller: &Caller,
@@ -318,6 +339,7 @@ impl Mcp {
     }
 
     /// Names of streams with this prefix that the caller may read, without streams of responses.
+    #[boxed]
     pub async fn stream_names(
         &self,
         caller: &Caller,
@@ -329,6 +351,7 @@ impl Mcp {
     }
 
     /// A key of the daemon's own, made at first use and kept in the database.
+    #[boxed]
     pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>> {
         let mut fresh = [0_u8; 32];
         svc_model::random_bytes(&mut fresh);

@@ -5,6 +5,7 @@
 //! changed line in a repository's configuration moves no session into another project. Only a
 //! person moves a folder to another project.
 
+use crate::boxed;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -101,6 +102,7 @@ impl Projects {
 
     /// The project of a folder, decided at the folder's first contact. A text that is not an
     /// absolute path is the name of a project.
+    #[boxed]
     pub async fn of_folder(&self, folder: &str) -> Result<String> {
         if !folder.starts_with('/') {
             return self.of_name(folder).await;
@@ -153,6 +155,7 @@ impl Projects {
 
     /// The project that a filter names, by its name or by one of its folders. Decides no folder's
     /// project.
+    #[boxed]
     pub async fn named(&self, text: Option<&str>) -> Result<Option<String>> {
         let Some(text) = text else { return Ok(None) };
         if !text.starts_with('/') {
@@ -178,6 +181,7 @@ impl Projects {
 
     /// The root of a project on this machine: the root of `folder` if that is in the project, else
     /// the root that was used last.
+    #[boxed]
     pub async fn root(&self, project: &str, folder: Option<&str>) -> Result<Option<String>> {
         if let Some(folder) = folder.filter(|folder| folder.starts_with('/')) {
             let root = project_root(folder);
@@ -277,6 +281,7 @@ impl Projects {
     /// Lets a folder of this machine follow its repository's present remote: moves the folder to
     /// the remote's project, or makes the remote's name an alias of a project that has no remote
     /// yet. Only the operator may do so.
+    #[boxed]
     pub async fn move_folder(&self, caller: &Caller, folder: &str) -> Result<MovedFolder> {
         if !caller.is_operator() {
             return Err(Error::Forbidden("only the operator moves a folder".to_owned()));

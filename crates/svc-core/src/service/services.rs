@@ -1,5 +1,6 @@
 //! The set of all services.
 
+use crate::boxed;
 use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use svc_model::{
@@ -207,6 +208,7 @@ impl Services {
     }
 
     /// What all principals together hold, by kind.
+    #[boxed]
     pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>> {
         let mut held = self.core.budget.levels();
         held.push((BudgetKind::Rows, self.core.store.upkeep().rows_kept_by_all().await?));

@@ -1,5 +1,6 @@
 //! Rows of child MCP servers: their lists, states and processes; and the events of their streams.
 
+use crate::boxed;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -101,11 +102,13 @@ impl Sources {
     }
 
     /// The lists of each server from the last time that it worked.
+    #[boxed]
     pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>> {
         let rows = self.core.store.sources().lists().await?;
         Ok(rows.into_iter().map(split_list).collect())
     }
 
+    #[boxed]
     pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<()> {
         let row = list_row(key, lists);
         self.core.change(job!(|tx| tx.sources().put_list(&row).await)).await
@@ -113,6 +116,7 @@ impl Sources {
 
     /// The definitions that a person has approved for each server, with the changes that were
     /// announced. The fingerprint is that of the entry that the definitions belong to.
+    #[boxed]
     pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>> {
         let rows = self.core.store.sources().pins().await?;
         let pin = |SourcePinRow { list, told }| {
@@ -124,6 +128,7 @@ impl Sources {
 
     /// Stores the definitions that a person has approved, and announces new changes in the team
     /// stream.
+    #[boxed]
     pub async fn store_pin(
         &self,
         key: SourceKey,
@@ -146,6 +151,7 @@ impl Sources {
     }
 
     /// Stores the state of a server, and announces it in the team stream.
+    #[boxed]
     pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<()> {
         let event = NewEvent::new("source.state", &state_event(&key, &status));
         let SourceStatus { state, reason, next_action, attempt, next_at } = status;
@@ -160,6 +166,7 @@ impl Sources {
     }
 
     /// Records a process before it gets a request. The process has `mark` in its environment.
+    #[boxed]
     pub async fn note_process(
         &self,
         key: SourceKey,
@@ -174,16 +181,19 @@ impl Sources {
     }
 
     /// Deletes the row of a process of whose process tree nothing is left.
+    #[boxed]
     pub async fn forget_process(&self, mark: String) -> Result<()> {
         self.core.change(job!(|tx| tx.sources().delete_process(&mark).await)).await
     }
 
     /// The marks of processes that an earlier daemon started and did not see end.
+    #[boxed]
     pub async fn orphaned_marks(&self) -> Result<Vec<String>> {
         let rows = self.core.store.sources().processes().await?;
         Ok(rows.into_iter().map(|row| row.mark).collect())
     }
 
+    #[boxed]
     pub async fn open_stream(
         &self,
         stream: StreamName,
@@ -194,6 +204,7 @@ impl Sources {
     }
 
     /// Notifies subscribers of a resource that it has changed.
+    #[boxed]
     pub async fn append_resource_update(&self, stream: StreamName, uri: String) -> Result<()> {
         let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
         self.core.store.append(stream, vec![event]).await?;

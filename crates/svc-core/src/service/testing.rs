@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "for tests alone")]
 
+use crate::boxed;
 use std::sync::Arc;
 
 use svc_model::{Caller, Ids};
@@ -10,6 +11,7 @@ use svc_store::testing::TestStore;
 use super::{Services, Tokens, Tuning};
 
 /// A store, and services over it.
+#[boxed]
 pub async fn opened() -> (TestStore, Services) {
     let test = TestStore::open().await;
     let services = services(&test);

@@ -18,6 +18,7 @@ use super::{
     credentials::{Browser, CachedToken},
     tokens::{new_row, require_operator},
 };
+use crate::boxed;
 use crate::service::{Error, Result};
 
 /// The session in the row of a browser. It is reserved: no session token is made for it.
@@ -59,6 +60,7 @@ pub struct BrowserSignIn {
 
 impl Access {
     /// Makes a code that signs a browser in. Only the operator may.
+    #[boxed]
     pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode> {
         let code = new_secret();
         let expires_at = self.store_key(caller, SignInKey::Code(&code)).await?;
@@ -66,6 +68,7 @@ impl Access {
     }
 
     /// Makes a ticket that signs a browser of the daemon's user in. Only the operator may.
+    #[boxed]
     pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket> {
         let ticket = new_secret();
         let expires_at = self.store_key(caller, SignInKey::Ticket(&ticket)).await?;
@@ -116,6 +119,7 @@ impl Access {
     }
 
     /// The operator and the browser's row, if this is the secret of a valid cookie.
+    #[boxed]
     pub async fn authenticate_browser(
         &self,
         secret: &str,

@@ -22,6 +22,7 @@ use svc_store::{TokenRow, job};
 use svc_sys::{private_file, telemetry};
 use tokio_util::sync::CancellationToken;
 
+use crate::boxed;
 use crate::service::{Error, Result, core::Core};
 
 const OPERATOR_PREFIX: &str = "operator:";
@@ -51,6 +52,7 @@ impl Access {
         self.tokens.forget(ids, self.core.now());
     }
 
+    #[boxed]
     pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>> {
         let hash = token_hash(token);
         if self.tokens.is_operator(&hash) {
@@ -118,6 +120,7 @@ impl Access {
         }
     }
 
+    #[boxed]
     pub async fn is_good(&self, credential: &Credential) -> bool {
         !self.is_over(credential)
             && match credential {
@@ -162,6 +165,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Unauthorized`] if it is not, or cannot be checked.
+    #[boxed]
     pub async fn check_credential(&self, caller: &Caller, name: &str) -> Result<()> {
         let is_good = match caller.token() {
             None => name == self.tokens.operator_fingerprint(),
@@ -174,6 +178,7 @@ impl Access {
     }
 
     /// The caller that made a call on record, with the present scopes and project of the token.
+    #[boxed]
     pub async fn caller_of_record(
         &self,
         principal: &Principal,

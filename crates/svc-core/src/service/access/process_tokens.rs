@@ -20,6 +20,7 @@ use svc_sys::process_list::{self, ProcessEntry};
 use tokio::time::{Instant, sleep};
 
 use super::{Access, Credential, credentials::CachedToken, tokens::new_row};
+use crate::boxed;
 use crate::service::{Error, Result, check};
 
 /// Characters of a client's name in the subject of its process.
@@ -62,6 +63,7 @@ impl Access {
     /// # Errors
     /// [`Error::Forbidden`] if the named process is no ancestor of the one on the socket, or the
     /// operator revoked a token of the client.
+    #[boxed]
     pub async fn trade(&self, peer: LocalProcess, input: NewProcessToken) -> Result<ProcessToken> {
         check::short("client", input.client.as_deref())?;
         let client = self.client_of(peer, input.client_pid).await?;
@@ -106,6 +108,7 @@ impl Access {
     ///
     /// # Errors
     /// As for [`Self::trade`].
+    #[boxed]
     pub async fn caller_of_process(
         &self,
         peer: LocalProcess,
@@ -198,6 +201,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Forbidden`] if the operator revoked a token of the process.
+    #[boxed]
     pub async fn caller_of_report(
         &self,
         process: ProcessIdentity,
@@ -248,6 +252,7 @@ impl Access {
     }
 
     /// Revokes the tokens of this machine's processes that have ended.
+    #[boxed]
     pub async fn sweep_processes(&self) -> Result<()> {
         let mut after: Option<ProcessIdentity> = None;
         loop {

@@ -12,6 +12,7 @@ use svc_model::{
 use svc_store::{PeerRow, TokenRow, job};
 
 use super::Access;
+use crate::boxed;
 use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check};
 
 fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<()> {
@@ -109,6 +110,7 @@ pub enum TokenKind {
 
 impl Access {
     /// The hash of the token with this fingerprint, if it is valid.
+    #[boxed]
     pub async fn good_token(&self, fingerprint: &TokenFingerprint) -> Result<Option<TokenHash>> {
         let operator = self.tokens.operator();
         if TokenFingerprint::from_hash(&operator) == *fingerprint {
@@ -120,6 +122,7 @@ impl Access {
 
     /// Makes a session token. Only the operator may. Its scopes must be the daemon's own, or of
     /// `of_servers`, which entries of servers require: any other scope would allow nothing.
+    #[boxed]
     pub async fn mint_token(
         &self,
         caller: &Caller,
@@ -216,6 +219,7 @@ impl Access {
 
     /// Revokes a session token, by its id or a prefix of it, from the next request on. Only the
     /// operator may.
+    #[boxed]
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo> {
         require_operator(caller)?;
         let unknown = || Error::not_found(ResourceKind::Token, id);
@@ -240,6 +244,7 @@ impl Access {
 
     /// Replaces the operator's token. Only the operator may. Browsers that were signed in under the
     /// old one are signed out.
+    #[boxed]
     pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String> {
         require_operator(caller)?;
         let token = self.tokens.rotate().map_err(|error| {

@@ -24,6 +24,7 @@ use super::{
     start::{AgentStart, MadeAgent, NewAgent},
     state::{may_run, may_steer, stream_of, unknown},
 };
+use crate::boxed;
 use crate::service::{
     Error, Listed, Page, PageBounds, Result, assignments::note_returned, check, tasks,
 };
@@ -78,6 +79,7 @@ impl Agents {
     ///
     /// # Errors
     /// [`Error::NotNow`] with the reason if the program does not start.
+    #[boxed]
     pub async fn start_agent(&self, caller: &Caller, input: NewAgent) -> Result<StartedAgent> {
         may_run(caller)?;
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
@@ -110,6 +112,7 @@ impl Agents {
     }
 
     /// Makes a task for an agent. The task begins when the queue reaches it.
+    #[boxed]
     pub async fn dispatch(&self, caller: &Caller, input: NewDispatch) -> Result<DispatchedTask> {
         may_run(caller)?;
         let dispatched = DispatchInput::new(self, caller, input)?.store().await?;
@@ -133,6 +136,7 @@ impl Agents {
     }
 
     /// An agent by its id, its session key, or a short form of either.
+    #[boxed]
     pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView> {
         Ok(self.view(self.find(caller, named).await?))
     }
@@ -168,6 +172,7 @@ impl Agents {
         Ok(page)
     }
 
+    #[boxed]
     pub async fn send_to_agent(
         &self,
         caller: &Caller,
@@ -192,6 +197,7 @@ impl Agents {
     }
 
     /// Ends the agent's turn, not the agent.
+    #[boxed]
     pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView> {
         let row = self.to_steer(caller, named).await?;
         let interrupted = self.host(&row.info.id).interrupt().await;
@@ -200,6 +206,7 @@ impl Agents {
     }
 
     /// Stops an agent. Returns after its end is stored, or after 5 s.
+    #[boxed]
     pub async fn stop_agent(
         &self,
         caller: &Caller,
@@ -219,6 +226,7 @@ impl Agents {
 
     /// The conversation of an agent: from its host, or from the log if the host does not answer or
     /// the agent has ended.
+    #[boxed]
     pub async fn agent_history(
         &self,
         caller: &Caller,
@@ -306,6 +314,7 @@ impl Agents {
     }
 
     /// The result of a task, or what its agent has said so far; and whether that text was cut.
+    #[boxed]
     pub async fn content_of(&self, task: &Task) -> Result<(String, bool)> {
         if let Some(result) = &task.result
             // A result that was cut between characters may be a few bytes shorter than the bound.
@@ -348,6 +357,7 @@ impl Agents {
 
     /// Notes that the waiting call returned a task's answer, so that no message brings the answer
     /// again. Returns the instance that answered, and its backend.
+    #[boxed]
     pub async fn return_answer(
         &self,
         caller: &Caller,

@@ -22,6 +22,7 @@ mod requests;
 mod start;
 mod state;
 
+use crate::boxed;
 use std::{collections::HashSet, sync::PoisonError, time::Duration};
 
 use futures_util::StreamExt as _;
@@ -45,6 +46,7 @@ const REQUEST_SWEEP: Duration = Duration::from_secs(5);
 impl Agents {
     /// Follows all live agents, and those that start, until the future is dropped. Also gives
     /// queued work to agents and denies requests past their deadline.
+    #[boxed]
     pub async fn run(self) {
         let agents = self;
         let receiver = {

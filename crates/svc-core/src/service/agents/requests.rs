@@ -19,6 +19,7 @@ use super::{
     control::{check_live, of_host},
     state::{append_team_event, has_scope, withdraw_from_operator},
 };
+use crate::boxed;
 use crate::service::{
     Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check,
     process::RequestSender,
@@ -59,6 +60,7 @@ impl Agents {
 
     /// Answers a request, which needs a scope of its own. If `agent` is given, the request must be
     /// of that agent. `sender` is where the answer came from.
+    #[boxed]
     pub async fn answer_request(
         &self,
         caller: &Caller,

@@ -26,6 +26,7 @@ use svc_sys::{
 };
 use tokio::{sync::mpsc, time::sleep};
 
+use crate::boxed;
 use crate::service::{
     Error, ResourceKind, Result,
     access::Access,
@@ -86,6 +87,7 @@ impl Agents {
         self.settings = Arc::new(settings);
     }
 
+    #[boxed]
     pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>> {
         let counts = self.core.store.agents().live_counts().await?;
         let views = self.settings.resolved().into_iter().map(|resolved| {

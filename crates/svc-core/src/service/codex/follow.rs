@@ -29,6 +29,7 @@ use super::{
     AppServerOrder, AppServerRegistration, AppServers, OpenedThread, ThreadRegistry,
     open_prompts::{Ended, OpenPrompts},
 };
+use crate::boxed;
 use crate::service::{
     Result,
     prompts::{GivenAnswer, PromptEnd},
@@ -39,6 +40,7 @@ const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::fr
 
 impl AppServers {
     /// Follows the app-servers of all sessions while their processes run.
+    #[boxed]
     pub async fn run(self, registry: Arc<dyn ThreadRegistry>) {
         let mut hooks_changed = self.core.codex_hooks.subscribe();
         let mut followers = JoinSet::new();

@@ -11,6 +11,7 @@ use svc_model::{
 use svc_store::{PageSize, RowPage};
 
 use super::{ConversationCaller, Conversations, SessionName, SessionRow, list::unseen};
+use crate::boxed;
 use crate::service::{Error, Result, check};
 
 /// Which part of a history.
@@ -72,6 +73,7 @@ impl Conversations {
     /// # Errors
     /// [`Error::Forbidden`] or [`Error::NotFound`] if there is no such session that the caller may
     /// see.
+    #[boxed]
     pub async fn history(
         &self,
         caller: &Caller,

@@ -16,6 +16,7 @@ use svc_store::PageSize;
 use super::{
     ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
 };
+use crate::boxed;
 use crate::service::{Error, ResourceKind, Result};
 
 const EXCERPT_CHARS: usize = 200;
@@ -133,6 +134,7 @@ struct MatchingSessions {
 
 impl Conversations {
     /// The sessions that the caller may see, those heard of last first.
+    #[boxed]
     pub async fn sessions(
         &self,
         caller: &Caller,
@@ -366,6 +368,7 @@ impl Conversations {
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no such session that the caller may see.
+    #[boxed]
     pub async fn status(
         &self,
         caller: &Caller,
@@ -426,12 +429,14 @@ impl Conversations {
     }
 
     /// How many sends of the caller have not ended.
+    #[boxed]
     pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64> {
         let requester = self.requester(caller, session).await?;
         Ok(self.core.store.assignments().count_open(&requester.key).await?)
     }
 
     /// The key of the caller, and its instance or backend.
+    #[boxed]
     pub async fn who_calls(
         &self,
         caller: &Caller,

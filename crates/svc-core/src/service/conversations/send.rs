@@ -19,6 +19,7 @@ use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, Wr
 use super::{
     ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
 };
+use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, assignments, check, core::Core, team};
 
 /// How long a message that is put into a turn may take to be there.
@@ -149,6 +150,7 @@ impl Conversations {
     /// # Errors
     /// [`Error::Invalid`] if the message is none, [`Error::Conflict`] if its key stands for
     /// another. Every other refusal is in the reply.
+    #[boxed]
     pub async fn send(
         &self,
         caller: &Caller,

@@ -8,6 +8,7 @@ use svc_model::{Caller, NOT_BLANK, RunId, StreamName, TaskId, conversation::Sour
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Conversations;
+use crate::boxed;
 use crate::service::{Error, Result, agents::NewDispatch, check};
 
 /// How long the call waits for the agent to take its task.
@@ -88,6 +89,7 @@ impl Conversations {
     /// # Errors
     /// [`Error::LimitReached`] if agents have started agents too deep, or the caller has as many as
     /// it may have. [`Error::NotNow`] with the reason if the program does not run.
+    #[boxed]
     pub async fn spawn(
         &self,
         caller: &Caller,

@@ -30,6 +30,7 @@ use super::{
         NativeQuestion, NativeSession, NativeText, NativeTraits, NativeWay, ShownMessages,
     },
 };
+use crate::boxed;
 use crate::service::{
     Error, Result,
     team::{advance, ids_of, note_unseen},
@@ -130,6 +131,7 @@ impl WatchedHandover {
 
 impl Handovers {
     /// Hands over and settles until the future is dropped.
+    #[boxed]
     pub async fn run(self) {
         let served = Arc::new(Mutex::new(HashSet::<PeerId>::new()));
         let mut tasks = JoinSet::new();

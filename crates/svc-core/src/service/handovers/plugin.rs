@@ -1,5 +1,6 @@
 //! The plugin of opencode, which keeps one connection for all sessions of its process.
 
+use crate::boxed;
 use std::{
     collections::HashMap,
     sync::{
@@ -88,6 +89,7 @@ pub struct PluginHold {
 
 impl PluginHold {
     /// The next word; `None` if a later connection took the place of this one.
+    #[boxed]
     pub async fn next(&mut self) -> Option<PluginWord> {
         self.words.recv().await
     }

@@ -24,6 +24,7 @@ use super::{
     waiters::MailWaiters,
     write_job::{self, HookJobResult, HookWriteJob},
 };
+use crate::boxed;
 use crate::service::{
     Error, Result,
     access::Access,
@@ -77,11 +78,13 @@ impl Hooks {
     }
 
     /// The session of a client's process, as reported by hooks with the operator's credential.
+    #[boxed]
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>> {
         Ok(self.core.store.peers().session_of_process(pid).await?)
     }
 
     /// Stores that an MCP connection belongs to this session.
+    #[boxed]
     pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<()> {
         let (id, session) = (id.clone(), session.to_owned());
         self.core.store.write(job!(|tx| Ok(tx.mcp().tie_session(&id, &session).await?))).await
@@ -89,6 +92,7 @@ impl Hooks {
 
     /// Removes ids of events that will not be sent again, and the notes of memories and records
     /// that replies gave to sessions which have been silent for long.
+    #[boxed]
     pub async fn sweep_hooks(&self) -> Result<()> {
         let now = self.core.now();
         self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
@@ -97,6 +101,7 @@ impl Hooks {
     }
 
     /// Takes back what the replies to these events gave to a session.
+    #[boxed]
     pub async fn take_back(
         &self,
         caller: &Caller,

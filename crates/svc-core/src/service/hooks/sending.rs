@@ -7,6 +7,7 @@ use svc_model::{
 use svc_store::StoreError;
 
 use super::{event::Hooks, mail_wait::is_gone};
+use crate::boxed;
 use crate::service::{ResourceKind, Result};
 
 impl Hooks {
@@ -14,6 +15,7 @@ impl Hooks {
     ///
     /// # Errors
     /// Those of [`send_message`](crate::service::team::Team::send_message).
+    #[boxed]
     pub async fn send_message(
         &self,
         caller: &Caller,

@@ -23,6 +23,7 @@ use super::{
     Journal,
     bounded_markdown::{AssembledContext, BoundedMarkdown},
 };
+use crate::boxed;
 use crate::service::{Error, Result, search::ExperienceQuery};
 
 /// Kinds of things that a context may hold.
@@ -75,6 +76,7 @@ pub struct ContextQuery {
 const FAILED_SLOT_EVERY: usize = 5;
 
 impl Journal {
+    #[boxed]
     pub async fn assemble_context(
         &self,
         caller: &Caller,
@@ -338,6 +340,7 @@ pub struct PremortemQuery {
 }
 
 impl Journal {
+    #[boxed]
     pub async fn premortem(
         &self,
         caller: &Caller,

@@ -16,6 +16,7 @@ use svc_model::{
 use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError, job};
 
 use super::Journal;
+use crate::boxed;
 use crate::service::{
     Error, ResourceKind, Result, check,
     projects::project_of_write,
@@ -56,6 +57,7 @@ pub struct StoredMemory {
 impl Journal {
     /// Stores a memory. Idempotent: the same content in the same project and category returns the
     /// existing one. Only the operator may store one for all projects.
+    #[boxed]
     pub async fn store_memory(
         &self,
         caller: &Caller,
@@ -102,6 +104,7 @@ impl Journal {
 
     /// The memories that match a text and that the caller may read, the best first, each with its
     /// match.
+    #[boxed]
     pub async fn find_memories(
         &self,
         caller: &Caller,
@@ -150,6 +153,7 @@ impl Journal {
 
     /// A page of memories that the caller may read, the latest first, and the number of all of
     /// them.
+    #[boxed]
     pub async fn memories(
         &self,
         caller: &Caller,
@@ -164,6 +168,7 @@ impl Journal {
     }
 
     /// Removes a memory: one of the caller's own session, or any for the operator.
+    #[boxed]
     pub async fn delete_memory(
         &self,
         caller: &Caller,

@@ -18,6 +18,7 @@ use svc_model::{
 use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx, job};
 
 use super::Journal;
+use crate::boxed;
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, Result, check,
     projects::project_of_write,
@@ -42,6 +43,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::ActiveGhap`] with the id of the active one.
+    #[boxed]
     pub async fn start_ghap(
         &self,
         caller: &Caller,
@@ -80,6 +82,7 @@ impl Journal {
 
     /// Changes the active record of a session. A change of hypothesis, action or prediction stores
     /// the earlier ones.
+    #[boxed]
     pub async fn update_ghap(
         &self,
         caller: &Caller,
@@ -130,6 +133,7 @@ impl Journal {
         write.await
     }
 
+    #[boxed]
     pub async fn resolve_ghap(
         &self,
         caller: &Caller,
@@ -179,11 +183,13 @@ impl Journal {
         write.await
     }
 
+    #[boxed]
     pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>> {
         Ok(self.core.store.ghaps().active(&acting.session_id).await?)
     }
 
     /// A record with its history, by its id or a prefix of it.
+    #[boxed]
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
@@ -221,6 +227,7 @@ impl Journal {
 
     /// The share of confirmed predictions, by client and domain, in the records that the caller may
     /// read.
+    #[boxed]
     pub async fn calibration(
         &self,
         caller: &Caller,
@@ -235,6 +242,7 @@ impl Journal {
 
     /// Stated probabilities against verdicts, and their course over the weeks, in the records that
     /// the caller may read.
+    #[boxed]
     pub async fn verdicts(
         &self,
         caller: &Caller,
@@ -284,6 +292,7 @@ fn candidate(ghap: &Ghap) -> Candidate {
 
 impl Journal {
     /// Orphaned records in the project of a session, the one that was changed last first.
+    #[boxed]
     pub async fn orphans(&self, caller: &Caller, acting: &ActingSession) -> Result<Vec<Ghap>> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         let project = match project_of_write(caller, session) {
@@ -297,6 +306,7 @@ impl Journal {
     }
 
     /// Moves an orphaned record to the caller's session: it keeps its id and its history.
+    #[boxed]
     pub async fn adopt_ghap(
         &self,
         caller: &Caller,
@@ -322,6 +332,7 @@ impl Journal {
 
     /// Abandons an orphaned record, under the session that left it. The operator may abandon one of
     /// any project, by its id or a prefix of it.
+    #[boxed]
     pub async fn abandon_orphan(
         &self,
         caller: &Caller,
@@ -396,6 +407,7 @@ pub struct NewOutcome {
 
 impl Journal {
     /// Records an outcome. Idempotent by the tool call's id.
+    #[boxed]
     pub async fn record_outcome(
         &self,
         caller: &Caller,
@@ -412,6 +424,7 @@ impl Journal {
         write.await
     }
 
+    #[boxed]
     pub async fn outcomes(&self, session_id: &str, limit: Option<u32>) -> Result<Vec<Outcome>> {
         Ok(self.core.store.outcomes().list(session_id, check::limit(limit)?).await?)
     }

@@ -18,6 +18,7 @@ use svc_model::{
 use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster, job};
 
 use super::Journal;
+use crate::boxed;
 use crate::service::{
     Error, ResourceKind, Result, check,
     projects::project_of_write,
@@ -68,6 +69,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
+    #[boxed]
     pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList> {
         let reader = Reader::from_caller(caller);
         let count = self.core.store.values().count_resolved_for(&reader).await?;
@@ -113,6 +115,7 @@ impl Journal {
     }
 
     /// Records of a stored cluster that the caller may read, nearest to the centroid first.
+    #[boxed]
     pub async fn cluster_members(
         &self,
         caller: &Caller,
@@ -130,6 +133,7 @@ impl Journal {
 
     /// Whether a sentence is about what the records of a cluster have in common: its distance to
     /// their centroid is at most the usual distance of the records, or small enough in itself.
+    #[boxed]
     pub async fn validate_value(
         &self,
         caller: &Caller,
@@ -155,6 +159,7 @@ impl Journal {
     }
 
     /// Stores a value if it belongs to its cluster. Idempotent: returns an equal value that exists.
+    #[boxed]
     pub async fn store_value(
         &self,
         caller: &Caller,
@@ -197,6 +202,7 @@ impl Journal {
     }
 
     /// Values that the caller may read, latest first, and their total number.
+    #[boxed]
     pub async fn values(
         &self,
         caller: &Caller,

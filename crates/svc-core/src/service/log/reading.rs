@@ -16,6 +16,7 @@ use super::{
     Log,
     source::{Gap, LogSource, Selector, StartAfter, TailRead},
 };
+use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check};
 
 /// The events after a cursor.
@@ -36,6 +37,7 @@ impl Log {
     ///
     /// For tools. Streams of responses are hidden from every caller: the response of this call
     /// becomes an event of such a stream, so each one would contain all earlier ones.
+    #[boxed]
     pub async fn read_events(
         &self,
         caller: &Caller,
@@ -114,6 +116,7 @@ pub struct EventPage {
 }
 
 impl Log {
+    #[boxed]
     pub async fn event_page(
         &self,
         caller: &Caller,
@@ -162,6 +165,7 @@ pub struct StreamFollower {
 
 impl Log {
     /// Follows one stream from a cursor to its end.
+    #[boxed]
     pub async fn follow(&self, name: StreamName, after: Seq) -> Result<StreamFollower> {
         let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
         Ok(StreamFollower { source, cursor: after, was_closed: bounds.closed })
@@ -170,6 +174,7 @@ impl Log {
 
 impl StreamFollower {
     /// Waits for the next events; `None` at the end of a closed stream. Cancel safe.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Vec<Event>>> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
@@ -234,6 +239,7 @@ pub struct StreamChanges {
 impl Log {
     /// Watches the log from the position `from`, or from its end. Also returns which of the streams
     /// have moved since.
+    #[boxed]
     pub async fn watch_streams(
         &self,
         caller: &Caller,
@@ -254,17 +260,20 @@ impl Log {
     }
 
     /// Position of the last event of the log.
+    #[boxed]
     pub async fn log_head(&self) -> Result<i64> {
         Ok(self.core.store.events().bounds().await?.1)
     }
 
     /// The end of a stream; `None` if there is no stream of that name. The caller has checked the
     /// ownership.
+    #[boxed]
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>> {
         Ok(self.core.store.streams().view(name).await?.map(StreamEnd::from))
     }
 
     /// The end of a stream that the caller may read and that holds no responses.
+    #[boxed]
     pub async fn readable_stream_end(
         &self,
         caller: &Caller,
@@ -285,6 +294,7 @@ impl StreamChanges {
         self.cursor
     }
 
+    #[boxed]
     pub async fn wait(&mut self) {
         self.listener.wait(self.cursor).await;
     }

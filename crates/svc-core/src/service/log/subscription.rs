@@ -21,6 +21,7 @@ use super::{
     Log,
     source::{Gap, LogBounds, LogSource, Selector, StartAfter, TailRead},
 };
+use crate::boxed;
 use crate::service::{Error, ResourceKind, Result};
 
 /// Kind of a notice with partial output of an agent.
@@ -86,6 +87,7 @@ impl PagesAhead {
 impl Log {
     /// Follows one or several streams from a cursor, without end, as far as the caller may read
     /// them.
+    #[boxed]
     pub async fn subscribe(
         &self,
         caller: &Caller,
@@ -113,6 +115,7 @@ impl Log {
 
     /// Follows one stream, in the given framing, to its end if it has one. The caller has checked
     /// its ownership.
+    #[boxed]
     pub async fn subscribe_stream(
         &self,
         name: &str,
@@ -161,6 +164,7 @@ impl Subscription {
 
     /// Waits for the next chunk; `None` at the end of a closed stream, and when the stream becomes
     /// unreadable for this subscriber. Cancel safe.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>> {
         if let Some(gap) = self.gap.take() {
             return Ok(Some(SubscriptionChunk::Gap(gap)));

@@ -9,6 +9,7 @@ use svc_model::{NewEvent, Retention, StreamName, StreamVisibility, Timestamp, li
 use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, job, last_backup};
 
 use super::Log;
+use crate::boxed;
 use crate::service::{Result, core::open_and_append};
 
 #[derive(Debug, Clone)]
@@ -38,6 +39,7 @@ impl Log {
         self.core.store.is_away()
     }
 
+    #[boxed]
     pub async fn status(&self) -> Result<LogStatus> {
         let store = &self.core.store;
         let size = store.upkeep().size().await?;
@@ -72,6 +74,7 @@ impl Log {
         write.await
     }
 
+    #[boxed]
     pub async fn merge_indexes(&self) -> Result<()> {
         self.core.store.upkeep().merge_indexes().await?;
         Ok(())
@@ -82,10 +85,12 @@ impl Log {
     }
 
     /// Frees the memory that earlier work has left in caches.
+    #[boxed]
     pub async fn release_memory(&self) -> Result<()> {
         Ok(self.core.store.upkeep().release_memory().await?)
     }
 
+    #[boxed]
     pub async fn checkpoint(&self) -> Result<()> {
         Ok(self.core.store.upkeep().checkpoint().await?)
     }
@@ -186,6 +191,7 @@ impl StoreSpace {
 
 impl Log {
     /// Measures the size of the database, if the last measurement is old enough.
+    #[boxed]
     pub async fn measure_size(&self) -> Result<()> {
         let (store, now) = (&self.core.store, self.core.now());
         let last = store.upkeep().size_at(now).await?;
@@ -221,6 +227,7 @@ impl Log {
 
     /// Removes events beyond the bounds, and returns their number. The last event of a stream
     /// always stays.
+    #[boxed]
     pub async fn apply_retention(&self, retention: Retention) -> Result<u64> {
         let (store, mut removed) = (&self.core.store, 0);
         if let Some(age) = retention.max_age

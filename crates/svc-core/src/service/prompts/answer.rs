@@ -20,6 +20,7 @@ use super::{
     HeldPrompt, HeldPromptState, PromptHold, Prompts,
     settle::{self, NewPrompt, PromptEnd},
 };
+use crate::boxed;
 use crate::service::{Error, Result, check};
 
 /// How long a call waits for the client to show that it has taken the answer.
@@ -61,6 +62,7 @@ impl Prompts {
     /// # Errors
     /// [`Error::NotFound`] if the caller has no such prompt; [`Error::Conflict`] if it is over, or
     /// another hook holds it.
+    #[boxed]
     pub async fn hold(&self, caller: &Caller, id: &str) -> Result<HeldPrompt> {
         let row = self.own(caller, id).await?;
         if row.closed_at.is_some() {

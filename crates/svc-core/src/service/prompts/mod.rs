@@ -10,6 +10,7 @@
 mod answer;
 mod settle;
 
+use crate::boxed;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -127,6 +128,7 @@ pub struct HeldPrompt {
 impl HeldPrompt {
     /// What the hook must do: returns as soon as that changes, but at the latest after
     /// [`OPEN_PROMPT_INTERVAL`].
+    #[boxed]
     pub async fn next(&mut self) -> HeldPromptState {
         let changed = tokio::time::timeout(OPEN_PROMPT_INTERVAL, self.hold.state.changed()).await;
         let state = self.hold.state.borrow_and_update().clone();
@@ -171,6 +173,7 @@ impl Prompts {
     /// # Errors
     /// [`Error::NotFound`] if the caller has no such prompt; [`Error::Conflict`] if its hook was
     /// given no answer.
+    #[boxed]
     pub async fn printed(&self, caller: &Caller, id: &str) -> Result<()> {
         let row = self.own(caller, id).await?;
         if self.held.printed(&row.request_id) {

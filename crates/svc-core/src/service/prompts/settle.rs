@@ -16,6 +16,7 @@ use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx, job}
 use svc_sys::{client_records, process_list};
 
 use super::Prompts;
+use crate::boxed;
 use crate::service::{Result, team};
 
 /// The closer on record of a prompt that was not answered here.
@@ -292,6 +293,7 @@ impl Prompts {
     }
 
     /// Removes the options from all prompts: no hook holds a prompt when the daemon starts.
+    #[boxed]
     pub async fn begin(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             if !row.options.is_empty() {
@@ -304,6 +306,7 @@ impl Prompts {
     /// Closes the prompts whose clients have ended, or whose clients' records show no dialog.
     /// Removes the options from prompts without a holder, and opens prompts for dialogs that only a
     /// record shows.
+    #[boxed]
     pub async fn sweep(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);

@@ -43,6 +43,7 @@ use super::{
     Search,
     prompt::{RankingPrompt, Rarity, TellingWords, TermMatch, float, gather, members, weigh},
 };
+use crate::boxed;
 use crate::service::Result;
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
@@ -326,6 +327,7 @@ pub(in crate::service) fn confirmation_factor(confirmed_again: i64) -> f64 {
 
 impl Search {
     /// Records what a session's search returned. A failure to record does not fail the search.
+    #[boxed]
     pub async fn note_found(&self, caller: &Caller, session_id: &str, items: Vec<ItemVersion>) {
         if items.is_empty() {
             return;

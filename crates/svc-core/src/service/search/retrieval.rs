@@ -1,6 +1,7 @@
 //! Evaluation of the search: the two sets of records, prompts and judgements in
 //! `fixtures/retrieval`, and the scores of three systems on them.
 
+use crate::boxed;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
@@ -207,12 +208,14 @@ impl RetrievalFixture {
         Ok(Self { ghaps, queries: lines(queries)?, texts, stems })
     }
 
+    #[boxed]
     pub async fn fill(&self, store: &Store) -> Result<(), StoreError> {
         put(store, self.ghaps.clone()).await
     }
 
     /// Fills an empty store with `count` records, each composed of fields of several fixture
     /// records.
+    #[boxed]
     pub async fn fill_with(&self, store: &Store, count: usize) -> Result<(), StoreError> {
         let all = self.ghaps.len();
         for start in (0..count).step_by(BATCH) {
@@ -236,6 +239,7 @@ impl RetrievalFixture {
     }
 
     /// Scores a system. `store` must hold the fixture's records and no others.
+    #[boxed]
     pub async fn score(
         &self,
         store: &Store,

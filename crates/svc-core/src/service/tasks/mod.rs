@@ -12,6 +12,7 @@ use svc_model::{
 };
 use svc_store::{StoreError, TaskRow, WriteTx, job};
 
+use crate::boxed;
 use crate::service::{Error, Result, core::Core, process, reads::ReadCache};
 
 pub use records::{Cancelled, Created, LastFrames, TaskWatch};
@@ -37,6 +38,7 @@ impl Tasks {
     }
 
     /// Ends tasks that no runner began within `age`.
+    #[boxed]
     pub async fn expire_tasks(&self, age: Duration) -> Result<()> {
         for row in self.core.store.tasks().old_pending(self.core.now().minus(age)).await? {
             let days = age.as_secs() / (24 * 60 * 60);
@@ -47,6 +49,7 @@ impl Tasks {
     }
 
     /// Ends tasks whose runner's process is gone, or that have had no event for too long.
+    #[boxed]
     pub async fn sweep_tasks(&self) -> Result<()> {
         let now = self.core.now();
         for row in self.core.store.tasks().silent(now.minus(self.core.tuning.runner_grace)).await? {

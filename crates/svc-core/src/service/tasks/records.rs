@@ -13,6 +13,7 @@ use svc_model::{
 use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx, job};
 
 use super::{OwnedTask, Tasks, apply, stream_of};
+use crate::boxed;
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, Result, assignments::end_otherwise, check,
     core::Core, team::may_act_for,
@@ -44,6 +45,7 @@ pub struct LastFrames {
 
 impl Tasks {
     /// Makes a task, which is pending until a runner begins it.
+    #[boxed]
     pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created> {
         for (field, text) in [("title", &input.title), ("agent", &input.agent)] {
             check::short(field, text.as_deref())?;
@@ -67,6 +69,7 @@ impl Tasks {
         write.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
+    #[boxed]
     pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>> {
         let id = self.find_task(caller, id).await?;
         let known = self.owned_task(&id).await?;
@@ -126,6 +129,7 @@ impl Tasks {
     ///
     /// # Panics
     /// If `events` is empty: the adapter has checked.
+    #[boxed]
     pub async fn append_task_events(
         &self,
         caller: &Caller,
@@ -163,6 +167,7 @@ impl Tasks {
     }
 
     /// Requests the end of a task. A task that no runner has begun ends at once.
+    #[boxed]
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled> {
         let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
         let core = self.core.clone();
@@ -199,6 +204,7 @@ impl Tasks {
     /// Appends a reply to a task's stream. It does not change the task, which must not have ended.
     ///
     /// `named` is whom the operator speaks for; a session speaks for its own peer, or for itself.
+    #[boxed]
     pub async fn reply_to_task(
         &self,
         caller: &Caller,
@@ -226,6 +232,7 @@ impl Tasks {
         write.await
     }
 
+    #[boxed]
     pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames> {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
@@ -236,6 +243,7 @@ impl Tasks {
     }
 
     /// Watches tasks for their end. The caller must be allowed to read all of them.
+    #[boxed]
     pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch> {
         let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
         for id in ids {
@@ -274,6 +282,7 @@ impl std::fmt::Debug for TaskWatch {
 
 impl TaskWatch {
     /// Waits for the next task to end, each once; `None` after the last. Cancel safe.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Task>> {
         match self.ended.pop_front() {
             Some(task) => Ok(Some(task)),

@@ -13,6 +13,7 @@ use svc_model::{
 use svc_store::{DeliveryTerms, StoreError, WriteTx, job};
 
 use super::{Team, append_to_peer};
+use crate::boxed;
 use crate::service::{
     Error, Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome},
@@ -387,6 +388,7 @@ const NOBODY_TOOK_IT: &str = "nobody took it in time";
 impl Team {
     /// Expires messages that were not taken within `age`. Spares messages that a reader has leased,
     /// and questions that their receiver has seen.
+    #[boxed]
     pub async fn expire_messages(&self, age: Duration) -> Result<()> {
         let before = self.core.now().minus(age);
         for peer in self.core.store.inboxes().with_old_messages(before).await? {

@@ -10,6 +10,7 @@ use svc_model::{
 use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx, job};
 
 use super::{Team, delivery::give_up, may_act_for, note_peer, peers, set_hosted_state};
+use crate::boxed;
 use crate::service::{Candidate, Error, ResourceKind, Result, assignments, core::Core};
 
 impl Team {
@@ -20,6 +21,7 @@ impl Team {
     /// # Errors
     /// [`Error::NotFound`] of `kind` if no peer that the caller may see has that name.
     /// [`Error::Ambiguous`] if several have it.
+    #[boxed]
     pub async fn find_peer(
         &self,
         caller: &Caller,

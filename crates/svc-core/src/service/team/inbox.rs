@@ -25,6 +25,7 @@ use super::{
     find::has_ended,
     may_act_for, own_peer,
 };
+use crate::boxed;
 use crate::service::{
     Error, Listed, Page, PageBounds, ResourceKind, Result,
     assignments::{AssignmentOutcome, end_answered, terms_of_reply},
@@ -111,6 +112,7 @@ impl BroadcastReach {
 }
 
 impl Team {
+    #[boxed]
     pub async fn send_message(
         &self,
         caller: &Caller,
@@ -169,6 +171,7 @@ impl Team {
     /// Each write job stores [`limits::COPIES_PER_JOB`] copies, so that other writers come between.
     /// After a failure some inboxes have the message and some do not; a repeat with the same
     /// idempotency key reaches the rest.
+    #[boxed]
     pub async fn broadcast(
         &self,
         caller: &Caller,
@@ -298,6 +301,7 @@ impl Team {
         Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
+    #[boxed]
     pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>> {
         let mut senders: HashMap<String, MessageSender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
@@ -330,6 +334,7 @@ impl Team {
 
     /// Acknowledges messages for their receiver. A repeat is harmless. One write job takes 500: if
     /// a later message is unknown, those of earlier jobs stay acknowledged.
+    #[boxed]
     pub async fn ack_messages(
         &self,
         caller: &Caller,
@@ -371,6 +376,7 @@ impl Team {
     }
 
     /// A message and the history of its delivery, for its sender, its receiver and the operator.
+    #[boxed]
     pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail> {
         let unknown = || Error::not_found(ResourceKind::Message, id);
         let id = self.find_message(caller, id).await?;

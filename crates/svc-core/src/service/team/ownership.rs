@@ -15,11 +15,13 @@ use svc_sys::process_list;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Team, stream_of, tell, visibility_of};
+use crate::boxed;
 use crate::service::{Error, Result};
 
 impl Team {
     /// The relation of a session to this caller at present. A write checks it again in its write
     /// job.
+    #[boxed]
     pub async fn standing(&self, caller: &Caller, session_id: &str) -> Result<SessionStanding> {
         // The common case, without the writer.
         if self.owns(caller, session_id).await? {
@@ -55,6 +57,7 @@ impl Team {
     }
 
     /// Like `session_in_process`, for the process of a caller.
+    #[boxed]
     pub async fn session_of_client(&self, caller: &Caller, client_id: &str) -> Result<String> {
         match caller.process().filter(|_| caller.is_client_process()) {
             Some(process) if !self.owns(caller, client_id).await? => {
@@ -89,6 +92,7 @@ impl Team {
     }
 
     /// Whether a session is this caller's. The operator may act in every session on record.
+    #[boxed]
     pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool> {
         let row = self.core.store.sessions().owner(session_id).await?;
         let row = row.as_ref().map(|row| row.owner.as_ref());
@@ -96,6 +100,7 @@ impl Team {
     }
 
     /// The caller in the project of its session: one process may have sessions in several projects.
+    #[boxed]
     pub async fn in_project_of(&self, caller: &Caller, session: Option<&str>) -> Result<Caller> {
         let Some(session) = session.filter(|_| caller.is_client_process()) else {
             return Ok(caller.clone());
@@ -116,6 +121,7 @@ impl Team {
     ///
     /// # Errors
     /// [`Error::NotYours`] if the caller may not act for it.
+    #[boxed]
     pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String> {
         let session_id = self.session_of_client(caller, named).await?;
         match self.standing(caller, &session_id).await? {
@@ -126,6 +132,7 @@ impl Team {
 
     /// The session that a call with a token acts in if it names none: the latest open session of
     /// the token's principal, else the session named after the principal.
+    #[boxed]
     pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>> {
         let Some(key) = caller.session() else { return Ok(None) };
         let (store, principal) = (&self.core.store, caller.principal());
@@ -144,6 +151,7 @@ impl Team {
 
     /// The peer that a caller with a token speaks as. If there is none yet, waits at most `bound`
     /// for the first hook of the caller's client to register one.
+    #[boxed]
     pub async fn peer_of_caller(&self, caller: &Caller, bound: Duration) -> Result<Option<Peer>> {
         let end = Instant::now() + bound;
         let store = &self.core.store;

@@ -17,6 +17,7 @@ use super::{
     sessions::end_left,
     set_reach, set_status,
 };
+use crate::boxed;
 use crate::service::{Error, Page, PageBounds, ResourceKind, Result, check, process};
 
 /// The reason in events about a peer or a session whose process has ended.
@@ -25,12 +26,14 @@ const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
     /// Registers a peer, or updates the peer with the same identity.
+    #[boxed]
     pub async fn register_peer(&self, caller: &Caller, input: RegisterInput) -> Result<Peer> {
         self.register_peer_in(caller, None, input).await
     }
 
     /// Like [`Self::register_peer`], for the session in which the call is made, unless the input
     /// names another session.
+    #[boxed]
     pub async fn register_peer_in(
         &self,
         caller: &Caller,
@@ -73,6 +76,7 @@ impl Team {
     }
 
     /// Notes that a peer is alive, and its status if one is given.
+    #[boxed]
     pub async fn heartbeat(
         &self,
         caller: &Caller,
@@ -100,6 +104,7 @@ impl Team {
     /// Removes a peer from the list. Messages that wait for it become undeliverable, in separate
     /// write jobs, so that a full inbox does not block other writes. If a crash or a failure leaves
     /// some, [`Self::sweep_stranded_inboxes`] ends them.
+    #[boxed]
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
@@ -122,6 +127,7 @@ impl Team {
 
     /// Ends the deliveries to inboxes that nobody reads any more: those left by the removal of a
     /// peer or the end of an agent, and copies of a broadcast that was being sent at that time.
+    #[boxed]
     pub async fn sweep_stranded_inboxes(&self) -> Result<()> {
         for StrandedInbox { peer, is_removed } in
             self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
@@ -132,6 +138,7 @@ impl Team {
         Ok(())
     }
 
+    #[boxed]
     pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&id).await?;
@@ -140,6 +147,7 @@ impl Team {
     }
 
     /// The peer that is registered with a session. The session speaks for it.
+    #[boxed]
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>> {
         let store = &self.core.store;
         let read = async || Ok(store.peers().of_session(session).await?.map(|row| row.peer));
@@ -147,6 +155,7 @@ impl Team {
     }
 
     /// Like [`Self::peer_of_session`], if the caller may speak as that peer.
+    #[boxed]
     pub async fn own_peer_of_session(
         &self,
         caller: &Caller,
@@ -196,6 +205,7 @@ impl Team {
 
     /// Marks silent peers idle while their process lives, else offline. A peer whose process has
     /// ended is offline at once. Returns the most time until the next sweep.
+    #[boxed]
     pub async fn sweep_peers(&self) -> Result<Duration> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;

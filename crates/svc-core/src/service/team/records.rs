@@ -13,11 +13,13 @@ use svc_store::{PeerRow, WriteTx, job};
 use svc_sys::client_records;
 
 use super::{Team, delivery::advance, lose_evidence, set_state};
+use crate::boxed;
 use crate::service::{Result, assignments, core::Core};
 
 impl Team {
     /// Fails the questions of turns whose end no hook has reported within
     /// [`limits::TURN_TEXT_GRACE`].
+    #[boxed]
     pub async fn end_silent_turns(&self) -> Result<()> {
         let before = self.core.now().minus(limits::TURN_TEXT_GRACE);
         for peer in self.core.store.messages().peers_of_silent_turns(before).await? {
@@ -32,6 +34,7 @@ impl Team {
     }
 
     /// Reads clients' records of their sessions, and corrects the status of peers by them.
+    #[boxed]
     pub async fn read_client_records(&self) -> Result<()> {
         let claude = self.core.store.peers().in_processes(client_records::CLAUDE).await?;
         self.correct(claude).await?;
@@ -226,6 +229,7 @@ async fn fail_turn(
 impl Team {
     /// Checks the usage limits: adds ends that clients have recorded meanwhile, and clears limits
     /// that have been over for [`limits::AFTER_LIMIT`].
+    #[boxed]
     pub async fn sweep_limits(&self) -> Result<()> {
         let now = self.core.now();
         for row in self.core.store.peers().limited().await? {

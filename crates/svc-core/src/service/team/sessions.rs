@@ -18,6 +18,7 @@ use super::{
     ownership::{claim, refusal},
     stream_of, tell, visibility_of,
 };
+use crate::boxed;
 use crate::service::{Candidate, Error, Page, PageBounds, ResourceKind, Result, check};
 
 /// Bytes of the shortest beginning of a session's id that names the session.
@@ -78,6 +79,7 @@ impl Team {
     ///
     /// # Errors
     /// [`Error::Forbidden`] if a session token names a session that is not its own.
+    #[boxed]
     pub async fn acting_session(
         &self,
         caller: &Caller,
@@ -126,6 +128,7 @@ impl Team {
     }
 
     /// Begins a session, or begins it again: then it gets back what it left open.
+    #[boxed]
     pub async fn start_session(
         &self,
         caller: &Caller,
@@ -177,6 +180,7 @@ impl Team {
     }
 
     /// Ends a session. Returns it with the id of its open record, which is an orphan from then on.
+    #[boxed]
     pub async fn end_session(
         &self,
         acting: ActingSession,
@@ -196,6 +200,7 @@ impl Team {
     }
 
     /// Removes the secrets of sessions that ended so long ago that their ids are free.
+    #[boxed]
     pub async fn sweep_session_secrets(&self) -> Result<()> {
         let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
         let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
@@ -221,12 +226,14 @@ impl Team {
         }
     }
 
+    #[boxed]
     pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         Ok(session.and_then(|session| session.project))
     }
 
     /// A session with its counters, by its id or the beginning of that.
+    #[boxed]
     pub async fn session_detail(&self, caller: &Caller, session_id: &str) -> Result<SessionDetail> {
         let unknown = || Error::not_found(ResourceKind::Session, session_id);
         let session_id = &*self.find_session(caller, session_id).await?;
@@ -289,6 +296,7 @@ impl Team {
         Page::read(page.into(), read, key).await
     }
 
+    #[boxed]
     pub async fn count_tool(
         &self,
         caller: &Caller,
@@ -314,11 +322,13 @@ impl Team {
     }
 
     /// Tool calls since the last reset.
+    #[boxed]
     pub async fn tool_count(&self, acting: ActingSession) -> Result<i64> {
         let session = self.core.store.sessions().get(&acting.session_id).await?;
         Ok(session.map_or(0, |session| session.tool_count))
     }
 
+    #[boxed]
     pub async fn reset_tool_count(&self, caller: &Caller, acting: ActingSession) -> Result<()> {
         let subject = caller.principal().to_string();
         let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
@@ -331,6 +341,7 @@ impl Team {
 
     /// Counts a tool call and tells whether it is time to look at the record; if so, resets the
     /// count. One write job does all of it, so exactly one of many concurrent calls is told.
+    #[boxed]
     pub async fn check_in(
         &self,
         caller: &Caller,
