@@ -12,6 +12,7 @@
 //! [`UnfinishedEntries`] has text that an agent streams before an event records it, only in memory.
 //! [`Version`] numbers the states of the database, for caches of reads.
 
+use crate::boxed;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -318,12 +319,14 @@ impl<T: Send + Sync> StreamListener<T> {
     }
 
     /// Waits until an event follows `cursor` or the stream is closed. Cancel safe.
+    #[boxed]
     pub async fn wait(&mut self, cursor: i64) {
         // The channel owns the sender, and `self` owns the channel, so the sender exists.
         self.level.wait_for(|level| level.last > cursor || level.closed).await.ok();
     }
 
     /// Like [`Self::wait`], and also returns when the stream's visibility changed.
+    #[boxed]
     pub async fn wait_or_visibility_change(&mut self, cursor: i64) {
         let readers = self.readers;
         self.level
@@ -334,6 +337,7 @@ impl<T: Send + Sync> StreamListener<T> {
 
     /// Waits for a commit that closes the stream. Does not notice a stream that was closed before
     /// this listener began. Cancel safe.
+    #[boxed]
     pub async fn wait_closed(&mut self) {
         self.level.wait_for(|level| level.closed).await.ok();
     }
@@ -537,6 +541,7 @@ impl UnfinishedEntries {
 
 impl EntryListener {
     /// Waits until any entry grows.
+    #[boxed]
     pub async fn changed(&mut self) {
         // The bus owns the sender, and the reader's store owns the bus.
         if self.count.changed().await.is_err() {

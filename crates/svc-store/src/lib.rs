@@ -55,6 +55,10 @@ macro_rules! job {
     (|$tx:pat_param| $work:expr) => { move |$tx| ::std::boxed::Box::pin(async move { $work }) };
 }
 
+/// Boxes the future of an async function. The code of a future is generated in each crate that
+/// awaits it, with all that it awaits itself, unless it is boxed.
+use async_recursion::async_recursion as boxed;
+
 mod bus;
 mod columns;
 mod error;

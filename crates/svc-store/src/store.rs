@@ -9,6 +9,7 @@ use svc_model::{Caller, Clock, Machine, MachineId, NewEvent, StreamName, Timesta
 use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot};
 
+use crate::boxed;
 use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
     WriteQueueKey, WriterStats,
@@ -60,6 +61,7 @@ impl Store {
     /// lock.
     ///
     /// A database with data is copied to `<file>.bak-<version>` before a migration changes it.
+    #[boxed(?Send)]
     pub async fn open(
         options: &OpenOptions,
         clock: Arc<dyn Clock>,
@@ -101,6 +103,7 @@ impl Store {
     /// [`MigrateError::Refused`] if the server does not meet the store's requirements, and in a
     /// program without PostgreSQL; [`MigrateError::InUse`] if another daemon has the database.
     #[cfg(feature = "postgres")]
+    #[boxed(?Send)]
     pub async fn open_postgres(
         options: &PostgresOptions,
         machine: &ThisMachine,
@@ -119,6 +122,7 @@ impl Store {
     }
 
     #[cfg(not(feature = "postgres"))]
+    #[boxed(?Send)]
     pub async fn open_postgres(
         _options: &PostgresOptions,
         _machine: &ThisMachine,
@@ -317,6 +321,7 @@ impl PrincipalWrites<'_> {
 impl Writer {
     /// Runs the queued jobs, checkpoints the write-ahead log and closes the database. Clones of the
     /// store may still exist; their writes return [`StoreError::Stopped`].
+    #[boxed(?Send)]
     pub async fn close(self, store: Store) -> Result<()> {
         let Store { jobs, readers, page_readers, frame_source, row_readers, .. } = store;
         // Clones of the store may still exist, so a job closes the queue.

@@ -9,6 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
+use crate::boxed;
 use crate::{
     AppendedSeqs, Batch, Bus, Result, StoreError, StreamState,
     columns::{DirectRow, FromSql, Parameter},
@@ -116,6 +117,7 @@ impl WriteTx {
     ///
     /// # Panics
     /// If `events` is empty.
+    #[boxed]
     pub async fn append(
         &mut self,
         name: &StreamName,

@@ -9,6 +9,7 @@ use svc_model::{
 };
 
 use super::{AgentReads, AgentWrites};
+use crate::boxed;
 use crate::{
     AgentRow, PageSize, Result, RowPage, StoreError,
     read_query::read_page,
@@ -119,16 +120,19 @@ macro_rules! agents {
 }
 
 impl AgentWrites<'_> {
+    #[boxed]
     pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>> {
         row_of(agents!(select_one, self.tx, "where a.agent_id = ?"; id))
     }
 
+    #[boxed]
     pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>> {
         row_of(agents!(select_one, self.tx,
             "where a.session_key = ? and a.ended_at is null"; session_key))
     }
 
     /// Whether another project has, or had, an agent with this session key.
+    #[boxed]
     pub async fn is_key_of_another_project(
         &mut self,
         session_key: &str,
@@ -142,6 +146,7 @@ impl AgentWrites<'_> {
 
     /// The agent that a caller started with this idempotency key, and the fingerprint of that
     /// request.
+    #[boxed]
     pub async fn by_key(
         &mut self,
         created_by: &str,
@@ -157,6 +162,7 @@ impl AgentWrites<'_> {
     }
 
     /// The number of live agents of an instance on this machine.
+    #[boxed]
     pub async fn count_live_in(&mut self, instance: &str) -> Result<u64> {
         Ok(select_value!(self.tx,
             r#"select count(*) as "count!: i64" from agent
@@ -165,6 +171,7 @@ impl AgentWrites<'_> {
     }
 
     /// Session key of a live agent of an instance that the vendor rejects because of a usage limit.
+    #[boxed]
     pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx,
             r#"select session_key as "key!" from agent
@@ -172,6 +179,7 @@ impl AgentWrites<'_> {
     }
 
     /// Agents of an instance started since `since`: their number, and the start of the first.
+    #[boxed]
     pub async fn starts_in(
         &mut self,
         instance: &str,
@@ -186,6 +194,7 @@ impl AgentWrites<'_> {
     /// A live agent of an instance on this machine: an idle one, else a busy one; of several, the
     /// oldest. Agents that were started for a task of their own are excluded. For a session: only
     /// another agent of its project.
+    #[boxed]
     pub async fn find_free(
         &mut self,
         instance: &str,
@@ -206,6 +215,7 @@ impl AgentWrites<'_> {
 
     /// Stores an agent whose stream exists. `key` is the idempotency key and the fingerprint of the
     /// request.
+    #[boxed]
     pub async fn insert(
         &mut self,
         row: &AgentRow,
@@ -234,6 +244,7 @@ impl AgentWrites<'_> {
     }
 
     /// Stores changes of an agent. Its end also removes the key with which its host checks answers.
+    #[boxed]
     pub async fn update(&mut self, row: &AgentRow) -> Result<()> {
         let info = &row.info;
         let id = info.id.as_str();
@@ -251,6 +262,7 @@ impl AgentWrites<'_> {
 
     /// The number of live agents that a principal has started, including pending starts of
     /// `sessions_spawn`.
+    #[boxed]
     pub async fn count_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
         Ok(select_value!(self.tx,
@@ -261,6 +273,7 @@ impl AgentWrites<'_> {
             parent).cast_unsigned())
     }
 
+    #[boxed]
     pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
         Ok(select_value!(self.tx,
@@ -268,12 +281,14 @@ impl AgentWrites<'_> {
             parent).cast_unsigned())
     }
 
+    #[boxed]
     pub async fn was_run(&mut self, session_key: &str) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#;
             session_key))
     }
 
+    #[boxed]
     pub async fn note_parent(&mut self, agent: &AgentId, parent: &AgentId) -> Result<()> {
         let done = change!(self.tx,
             "update agent set parent_agent = ? where agent_id = ?"; parent, agent);
@@ -284,18 +299,21 @@ impl AgentWrites<'_> {
 impl AgentReads<'_> {
     /// The key with which the host of a live agent checks answers; `None` for an ended agent, or if
     /// its host requires none.
-    pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>> {
+    #[boxed]
+    pub async fn answer_key(&self, id: &AgentId) -> Result<Option<AnswerKey>> {
         let key = pool_find_value!(self.store,
             "select answer_key from agent where agent_id = ?"; id);
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
-    pub async fn get(self, id: &AgentId) -> Result<Option<AgentRow>> {
+    #[boxed]
+    pub async fn get(&self, id: &AgentId) -> Result<Option<AgentRow>> {
         row_of(agents!(read_one, self.store, "where a.agent_id = ?"; id))
     }
 
     /// The agent with this session key: the live one, else the latest.
-    pub async fn of_key(self, session_key: &str) -> Result<Option<AgentRow>> {
+    #[boxed]
+    pub async fn of_key(&self, session_key: &str) -> Result<Option<AgentRow>> {
         row_of(agents!(read_one, self.store,
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1";
             session_key))
@@ -303,7 +321,8 @@ impl AgentReads<'_> {
 
     /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
     /// is `agent:<text>` or `agent:<text>:main`; live ones first, then the latest.
-    pub async fn named(self, text: &str) -> Result<Vec<AgentRow>> {
+    #[boxed]
+    pub async fn named(&self, text: &str) -> Result<Vec<AgentRow>> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
@@ -313,7 +332,8 @@ impl AgentReads<'_> {
             order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20"; text))
     }
 
-    pub async fn live(self) -> Result<Vec<AgentRow>> {
+    #[boxed]
+    pub async fn live(&self) -> Result<Vec<AgentRow>> {
         rows_of(agents!(
             pool_all,
             self.store,
@@ -321,7 +341,8 @@ impl AgentReads<'_> {
         ))
     }
 
-    pub async fn live_counts(self) -> Result<Vec<(String, u64)>> {
+    #[boxed]
+    pub async fn live_counts(&self) -> Result<Vec<(String, u64)>> {
         let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
             where ended_at is null group by instance"#);
@@ -330,7 +351,8 @@ impl AgentReads<'_> {
 
     /// The load of each instance that has any: its live agents, plus accepted work that has no
     /// agent of its own.
-    pub async fn busy_counts(self) -> Result<Vec<(String, u64)>> {
+    #[boxed]
+    pub async fn busy_counts(&self) -> Result<Vec<(String, u64)>> {
         let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
@@ -342,8 +364,9 @@ impl AgentReads<'_> {
     }
 
     /// Agents, the latest first, before the cursor `before`.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         filter: &AgentFilter,
         before: Option<&(Timestamp, String)>,
@@ -365,7 +388,8 @@ impl AgentReads<'_> {
         read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
-    pub async fn of_host(self, host: &ProcessIdentity) -> Result<Option<AgentRow>> {
+    #[boxed]
+    pub async fn of_host(&self, host: &ProcessIdentity) -> Result<Option<AgentRow>> {
         let (pid, started, here) = (i64::from(host.pid), &*host.started, self.store.machine_id());
         row_of(agents!(pool_one, self.store,
             "where a.ended_at is null and a.host_pid = ? and a.host_started = ? and a.machine_id = ?";
@@ -373,7 +397,8 @@ impl AgentReads<'_> {
     }
 
     /// The incarnation that started an agent, if a hosted agent did.
-    pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>> {
+    #[boxed]
+    pub async fn parent_of(&self, agent: &AgentId) -> Result<Option<AgentId>> {
         let parent = pool_find_value!(self.store, "select parent_agent from agent where agent_id = ?"; agent);
         Ok(parent.flatten().map(AgentId::from))
     }

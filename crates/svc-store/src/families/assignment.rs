@@ -8,6 +8,7 @@ use svc_model::{
 };
 
 use super::{AssignmentReads, AssignmentWrites};
+use crate::boxed;
 use crate::{
     AssignmentRow, AssignmentState, Result, WorkRequirements,
     statement::{
@@ -51,6 +52,7 @@ direct_row!(WaitEdge { waiter, awaited });
 
 impl AssignmentWrites<'_> {
     /// Stores an assignment. Its task and its message are stored already.
+    #[boxed]
     pub async fn insert(&mut self, row: &AssignmentRow) -> Result<()> {
         change!(self.tx,
             "insert into assignment (run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, \
@@ -65,6 +67,7 @@ impl AssignmentWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn update(&mut self, row: &AssignmentRow) -> Result<()> {
         let done = change!(self.tx,
             "update assignment set message_id = ?, state = ?, source_peer = ?, source_agent = ?, target_session = ?, \
@@ -79,24 +82,29 @@ impl AssignmentWrites<'_> {
         changed(done, "assignment", row.run_id.as_str())
     }
 
+    #[boxed]
     pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx, "where a.run_id = ?"; id))
     }
 
+    #[boxed]
     pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx, "where a.task_id = ?"; id))
     }
 
+    #[boxed]
     pub async fn of_message(&mut self, id: &MessageId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx, "where a.message_id = ?"; id))
     }
 
+    #[boxed]
     pub async fn by_key(&mut self, source: &str, key: &str) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(select_one, self.tx,
             "where a.source_session = ? and a.idempotency_key = ?"; source, key))
     }
 
     /// The open assignments of an incarnation of a hosted agent, in the order of their creation.
+    #[boxed]
     pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(select_all, self.tx,
             "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
@@ -105,6 +113,7 @@ impl AssignmentWrites<'_> {
     /// The chain of waits that begins at a session: the sessions that it waits for, those that they
     /// wait for, and so on. Unrelated waits are not read, so the cost does not grow with their
     /// number.
+    #[boxed]
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>> {
         Ok(select_all!(
             r#"with recursive waiter(session) as (
@@ -120,6 +129,7 @@ impl AssignmentWrites<'_> {
     }
 
     /// How often a session has sent to a peer since `since`, including its answers by a call.
+    #[boxed]
     pub async fn count_since(
         &mut self,
         (source, own): (&str, Option<&PeerId>),
@@ -137,23 +147,27 @@ impl AssignmentWrites<'_> {
 }
 
 impl AssignmentReads<'_> {
-    pub async fn get(self, id: &RunId) -> Result<Option<AssignmentRow>> {
+    #[boxed]
+    pub async fn get(&self, id: &RunId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(read_one, self.store, "where a.run_id = ?"; id))
     }
 
-    pub async fn of_task(self, id: &TaskId) -> Result<Option<AssignmentRow>> {
+    #[boxed]
+    pub async fn of_task(&self, id: &TaskId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(read_one, self.store, "where a.task_id = ?"; id))
     }
 
     /// Open assignments of tasks in this state, in the order of their creation.
-    pub async fn in_state(self, state: AssignmentState) -> Result<Vec<AssignmentRow>> {
+    #[boxed]
+    pub async fn in_state(&self, state: AssignmentState) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(pool_all, self.store,
             "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000";
             state))
     }
 
     /// Begun tasks whose cancellation was requested.
-    pub async fn cancelled(self) -> Result<Vec<AssignmentRow>> {
+    #[boxed]
+    pub async fn cancelled(&self) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(pool_all, self.store,
             "where a.state in ('starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null and exists (
                 select 1 from task t where t.task_id = a.task_id and t.cancel_requested_at is not null
@@ -161,7 +175,8 @@ impl AssignmentReads<'_> {
             ) order by a.id limit 500"))
     }
 
-    pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>> {
+    #[boxed]
+    pub async fn overdue(&self, now: Timestamp) -> Result<Vec<TaskId>> {
         Ok(pool_values!(self.store,
             r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
             where a.state in ('queued', 'starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null
@@ -170,8 +185,9 @@ impl AssignmentReads<'_> {
     }
 
     /// The session whose reply a session waits for now, since when and until when.
+    #[boxed]
     pub async fn awaited_by(
-        self,
+        &self,
         session: &str,
         now: Timestamp,
     ) -> Result<Option<(String, Timestamp, Timestamp)>> {
@@ -184,7 +200,8 @@ impl AssignmentReads<'_> {
         Ok(awaited.map(|row| (row.session, row.since, row.until)))
     }
 
-    pub async fn count_open(self, session: &str) -> Result<u64> {
+    #[boxed]
+    pub async fn count_open(&self, session: &str) -> Result<u64> {
         Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from assignment
             where source_session = ? and ended_at is null and message_id is not null"#; session)

@@ -12,6 +12,7 @@ use super::{
     HandoverReads, HandoverWrites, InboxReads, InboxWrites,
     message::{RawMessage, messages, messages_of},
 };
+use crate::boxed;
 use crate::{
     AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox,
     columns::to_json,
@@ -52,6 +53,7 @@ direct_row! {
 impl InboxWrites<'_> {
     /// Senders whose messages began a turn of a peer by `bound` or more hand-overs within the last
     /// [`limits::WAKES_WINDOW`]. Never includes a person.
+    #[boxed]
     pub async fn senders_at_wake_bound(
         &mut self,
         peer: &PeerId,
@@ -67,6 +69,7 @@ impl InboxWrites<'_> {
 
     /// Sets the lease on messages: the receiver has to acknowledge them by `until`. `given_by` is
     /// the hook call that gave them; `None` if a reader of the inbox took them.
+    #[boxed]
     pub async fn lease(
         &mut self,
         ids: &[MessageId],
@@ -87,6 +90,7 @@ impl InboxWrites<'_> {
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.
+    #[boxed]
     pub async fn messages(&mut self, to: &PeerId, ids: &[MessageId]) -> Result<Vec<Message>> {
         let (to, ids) = (to.as_str(), to_json(ids));
         Ok(messages_of(messages!(select_all, self.tx,
@@ -95,6 +99,7 @@ impl InboxWrites<'_> {
     }
 
     /// Those of these receivers whose inbox has at least `bound` waiting messages.
+    #[boxed]
     pub async fn full(&mut self, receivers: &[PeerId], bound: u32) -> Result<Vec<PeerId>> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
         Ok(select_values!(self.tx,
@@ -106,6 +111,7 @@ impl InboxWrites<'_> {
             )"#; receivers, last))
     }
 
+    #[boxed]
     pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
         Ok(select_value!(self.tx,
@@ -117,6 +123,7 @@ impl InboxWrites<'_> {
     /// Waiting messages without a lease, in order, up to a page; without those that a hook gave and
     /// the receiver has. A lease that ends later than `longest` is from before the clock was set
     /// back, and is ignored.
+    #[boxed]
     pub async fn unleased(
         &mut self,
         to: &PeerId,
@@ -145,6 +152,7 @@ impl InboxWrites<'_> {
     /// Messages that a hook may give to their receiver, in order, at most `limit`: those that were
     /// not given yet, those whose lease has ended, and injected ones that were taken back. With
     /// `all`, leased ones, too. Leaves out messages that were handed to the client's own queue.
+    #[boxed]
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
@@ -166,6 +174,7 @@ impl InboxWrites<'_> {
 
     /// Messages that hooks gave to their receiver by `before` and whose receipt is not confirmed,
     /// in order.
+    #[boxed]
     pub async fn given(&mut self, to: &PeerId, before: Timestamp) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
@@ -176,6 +185,7 @@ impl InboxWrites<'_> {
 
     /// Messages that the hook which was called at `at` gave to their receiver, and whose receipt is
     /// not confirmed, in order.
+    #[boxed]
     pub async fn given_at(&mut self, to: &PeerId, at: Timestamp) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
@@ -184,6 +194,7 @@ impl InboxWrites<'_> {
     }
 
     /// Those of `ids` that begin no turn by themselves.
+    #[boxed]
     pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>> {
         let ids = to_json(ids);
         Ok(select_values!(self.tx,
@@ -193,6 +204,7 @@ impl InboxWrites<'_> {
 
     /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
     /// its lease has settled the delivery.
+    #[boxed]
     pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from message
@@ -202,6 +214,7 @@ impl InboxWrites<'_> {
 
     /// Reverts the delivery of messages that these hook calls gave but no client took: ends their
     /// lease, so that no later event can confirm the receipt. Returns these messages, in order.
+    #[boxed]
     pub async fn take_back(&mut self, to: &PeerId, calls: &[String]) -> Result<Vec<Message>> {
         let (to, calls) = (to.as_str(), to_json(calls));
         let rows = messages!(select_all, self.tx,
@@ -219,6 +232,7 @@ impl InboxWrites<'_> {
     }
 
     /// Waiting messages of an inbox, in order, at most `limit`, with empty texts.
+    #[boxed]
     pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>> {
         Ok(messages_of(select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
@@ -231,6 +245,7 @@ impl InboxWrites<'_> {
 
     /// Messages of an inbox from before `before` that nobody took and that have no lease, at most
     /// `limit`.
+    #[boxed]
     pub async fn old(
         &mut self,
         to: &PeerId,
@@ -248,7 +263,8 @@ impl InboxWrites<'_> {
 
 impl InboxReads<'_> {
     /// Whether a peer has messages that were not given to it, or whose receipt is not confirmed.
-    pub async fn has_mail(self, peer: &PeerId, now: Timestamp) -> Result<bool> {
+    #[boxed]
+    pub async fn has_mail(&self, peer: &PeerId, now: Timestamp) -> Result<bool> {
         Ok(read_value!(self.store,
             r#"select exists (select 1 from message
                 where to_peer = ? and waits = 1 and handover_id is null
@@ -257,8 +273,9 @@ impl InboxReads<'_> {
     }
 
     /// How many hand-overs with messages of a sender began a turn of a peer since a time.
+    #[boxed]
     pub async fn count_turns_begun_by(
-        self,
+        &self,
         peer: &PeerId,
         from: &PeerId,
         since: Timestamp,
@@ -270,7 +287,8 @@ impl InboxReads<'_> {
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was
     /// removed, or is that of an ended agent.
-    pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>> {
+    #[boxed]
+    pub async fn stranded(&self, limit: u32) -> Result<Vec<StrandedInbox>> {
         // One seek for each non-empty inbox, independent of its number of messages.
         Ok(pool_all!(
             r#"with recursive inbox(peer) as (
@@ -291,8 +309,9 @@ impl InboxReads<'_> {
     }
 
     /// Waiting messages of an inbox after the sequence number `after`, including leased ones.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         to: &PeerId,
         after: i64,
         size: PageSize,
@@ -305,8 +324,9 @@ impl InboxReads<'_> {
     }
 
     /// Messages that wait to become turns of a hosted agent, in order, at most `limit`.
+    #[boxed]
     pub async fn mail_of_agent(
-        self,
+        &self,
         peer: &PeerId,
         now: Timestamp,
         limit: u32,
@@ -344,7 +364,8 @@ impl InboxReads<'_> {
     }
 
     /// When the next message that is held for a waiting call becomes mail of a peer.
-    pub async fn next_held_mail(self, peer: &PeerId) -> Result<Option<Timestamp>> {
+    #[boxed]
+    pub async fn next_held_mail(&self, peer: &PeerId) -> Result<Option<Timestamp>> {
         Ok(read_value!(self.store,
             r#"select min(held_until) as "next: Timestamp" from message
             where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#;
@@ -352,14 +373,16 @@ impl InboxReads<'_> {
     }
 
     /// The number of waiting messages that have not been injected into a peer's context.
-    pub async fn count_mail(self, peer: &PeerId) -> Result<u64> {
+    #[boxed]
+    pub async fn count_mail(&self, peer: &PeerId) -> Result<u64> {
         Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#;
             peer).cast_unsigned())
     }
 
     /// Inboxes with messages from before `before` that nobody took, at most 500.
-    pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>> {
+    #[boxed]
+    pub async fn with_old_messages(&self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(pool_values!(self.store,
             r#"select distinct to_peer as "peer!: PeerId" from message
             where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
@@ -383,6 +406,7 @@ macro_rules! handovers {
 }
 
 impl HandoverWrites<'_> {
+    #[boxed]
     pub async fn insert(&mut self, row: &HandoverRow, messages: &[MessageId]) -> Result<()> {
         change!(self.tx,
             "insert into handover (handover_id, peer_id, session_id, via, joins_turn, is_held, record, at) \
@@ -396,20 +420,24 @@ impl HandoverWrites<'_> {
         all_changed(done, messages.len(), "message")
     }
 
+    #[boxed]
     pub async fn get(&mut self, id: &HandoverId) -> Result<Option<HandoverRow>> {
         Ok(handovers!(select_one, self.tx, "where handover_id = ?"; id))
     }
 
+    #[boxed]
     pub async fn of_peer(&mut self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(select_all, self.tx, "where peer_id = ? order by handover_id"; peer))
     }
 
     /// Messages of a hand-over whose receipt the client has not shown, in order.
+    #[boxed]
     pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx, "where handover_id = ? order by id"; id)))
     }
 
     /// Records that the client keeps a text for its person.
+    #[boxed]
     pub async fn note_held(&mut self, id: &HandoverId, reason: &str) -> Result<()> {
         change!(self.tx, "update handover set is_held = 1 where handover_id = ?"; id);
         change!(self.tx,
@@ -420,6 +448,7 @@ impl HandoverWrites<'_> {
     }
 
     /// Removes messages from a hand-over, and the hand-over with the last of them.
+    #[boxed]
     pub async fn release(&mut self, id: &HandoverId, messages: &[MessageId]) -> Result<()> {
         let list = to_json(messages);
         change!(self.tx,
@@ -432,6 +461,7 @@ impl HandoverWrites<'_> {
     }
 
     /// Releases messages that the client did not get: another way may deliver them.
+    #[boxed]
     pub async fn note_failed(&mut self, messages: &[MessageId]) -> Result<()> {
         let list = to_json(messages);
         let done = change!(self.tx,
@@ -442,15 +472,18 @@ impl HandoverWrites<'_> {
 }
 
 impl HandoverReads<'_> {
-    pub async fn all(self) -> Result<Vec<HandoverRow>> {
+    #[boxed]
+    pub async fn all(&self) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(read_all, self.store, "order by handover_id"))
     }
 
-    pub async fn of_peer(self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
+    #[boxed]
+    pub async fn of_peer(&self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(read_all, self.store, "where peer_id = ? order by handover_id"; peer))
     }
 
-    pub async fn messages(self, id: &HandoverId) -> Result<Vec<Message>> {
+    #[boxed]
+    pub async fn messages(&self, id: &HandoverId) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(read_all, self.store, "where handover_id = ? order by id"; id)))
     }
 }

@@ -9,6 +9,7 @@ use svc_model::{
 };
 
 use super::{GhapReads, GhapWrites};
+use crate::boxed;
 use crate::{
     LessonKind, PageSize, Result, RowPage, StoreError,
     columns::non_empty,
@@ -156,6 +157,7 @@ pub(super) async fn ghaps_at(conn: &mut ReaderConnection, rows: &str) -> Result<
 }
 
 impl GhapWrites<'_> {
+    #[boxed]
     pub async fn insert(&mut self, ghap: &Ghap) -> Result<()> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status, EndColumns::from(ghap));
@@ -171,6 +173,7 @@ impl GhapWrites<'_> {
         self.tx.search().index_ghap(ghap).await
     }
 
+    #[boxed]
     pub async fn update(&mut self, ghap: &Ghap) -> Result<()> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status, EndColumns::from(ghap));
@@ -189,6 +192,7 @@ impl GhapWrites<'_> {
     }
 
     /// Stores the texts that a record had before a change.
+    #[boxed]
     pub async fn insert_iteration(&mut self, id: &GhapId, before: &Iteration) -> Result<()> {
         change!(self.tx,
             "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
@@ -197,33 +201,39 @@ impl GhapWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn insert_note(&mut self, id: &GhapId, note: &str, at: Timestamp) -> Result<()> {
         change!(self.tx,
             "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)"; id, note, at);
         Ok(())
     }
 
+    #[boxed]
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>> {
         Ok(select_values!(self.tx, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
+    #[boxed]
     pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>> {
         row_of(ghaps!(select_one, self.tx,
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
+    #[boxed]
     pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>> {
         row_of(ghaps!(select_one, self.tx, "where g.ghap_id = ?"; id))
     }
 }
 
 impl GhapReads<'_> {
-    pub async fn active(self, session_id: &str) -> Result<Option<Ghap>> {
+    #[boxed]
+    pub async fn active(&self, session_id: &str) -> Result<Option<Ghap>> {
         row_of(ghaps!(pool_one, self.store,
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
-    pub async fn get(self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
+    #[boxed]
+    pub async fn get(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         row_of(ghaps!(pool_one, self.store,
             "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
@@ -232,7 +242,13 @@ impl GhapReads<'_> {
 
     /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at
     /// most `limit`.
-    pub async fn with_prefix(self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<Ghap>> {
+    #[boxed]
+    pub async fn with_prefix(
+        &self,
+        reader: &Reader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Ghap>> {
         rows_of(ghaps!(pool_all, self.store,
             "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
                 and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
@@ -240,8 +256,9 @@ impl GhapReads<'_> {
             prefix, limit, reader.key(), reader.project()))
     }
 
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         filter: &GhapFilter,
         before: Option<&GhapId>,
@@ -277,8 +294,9 @@ impl GhapReads<'_> {
 
     /// Active records of a project whose session has ended or was last seen before `stale`, without
     /// those of `session_id`.
+    #[boxed]
     pub async fn orphans(
-        self,
+        &self,
         project: &str,
         session_id: &str,
         stale: Timestamp,
@@ -291,18 +309,21 @@ impl GhapReads<'_> {
     }
 
     /// The former versions of a record, in order.
-    pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>> {
+    #[boxed]
+    pub async fn iterations(&self, id: &GhapId) -> Result<Vec<Iteration>> {
         Ok(pool_all!(
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
             where ghap_id = ? order by iteration"#,
             Iteration, self.store; id))
     }
 
-    pub async fn notes(self, id: &GhapId) -> Result<Vec<String>> {
+    #[boxed]
+    pub async fn notes(&self, id: &GhapId) -> Result<Vec<String>> {
         Ok(pool_values!(self.store, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
-    pub async fn latest_resolved(self, reader: &Reader, limit: u32) -> Result<Vec<Ghap>> {
+    #[boxed]
+    pub async fn latest_resolved(&self, reader: &Reader, limit: u32) -> Result<Vec<Ghap>> {
         rows_of(ghaps!(pool_all, self.store,
             "where g.status <> 'active'
                 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
@@ -311,8 +332,9 @@ impl GhapReads<'_> {
 
     /// Records of a kind that hold a lesson and that the reader may read: those of `project` first,
     /// then those with a stated lesson, then the latest.
+    #[boxed]
     pub async fn telling(
-        self,
+        &self,
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,

@@ -7,6 +7,7 @@ use svc_model::{DaemonView, Machine, MachineId, Timestamp, limits};
 use svc_sys::machine::{self, ThisMachine};
 
 use super::{MachineReads, MachineWrites, SettingReads, SettingWrites};
+use crate::boxed;
 use crate::{
     AwayMachine, NewDaemon, Result,
     statement::{
@@ -73,6 +74,7 @@ impl MachineWrites<'_> {
 
     /// Records a daemon with its lease. Returns the other daemons recorded for this machine: a data
     /// folder has one daemon, so they were killed.
+    #[boxed]
     pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>> {
         let machine = &self.tx.machine;
         let lost = select_values!(self.tx,
@@ -88,6 +90,7 @@ impl MachineWrites<'_> {
     }
 
     /// Renews a lease. Returns false if the daemon has no row any more.
+    #[boxed]
     pub async fn renew(&mut self, daemon_id: &str) -> Result<bool> {
         let lease = lease();
         let done = change!(self.tx,
@@ -96,6 +99,7 @@ impl MachineWrites<'_> {
         Ok(done > 0)
     }
 
+    #[boxed]
     pub async fn leave(&mut self, daemon_id: &str) -> Result<()> {
         change!(self.tx,
             "update machine set last_seen = cast(unixepoch('subsec') * 1000 as integer)
@@ -118,7 +122,8 @@ direct_row!(DaemonView {
 
 impl MachineReads<'_> {
     /// The daemons that did not record their end, as daemon `own` sees them.
-    pub async fn daemons(self, own: &str) -> Result<Vec<DaemonView>> {
+    #[boxed]
+    pub async fn daemons(&self, own: &str) -> Result<Vec<DaemonView>> {
         Ok(pool_all!(
             r#"select d.daemon_id, m.name, d.machine_id as "machine!: MachineId", d.address, d.version,
                 d.lease_until as "lease_until!: Timestamp",
@@ -129,7 +134,8 @@ impl MachineReads<'_> {
             DaemonView, self.store; own))
     }
 
-    pub async fn all(self) -> Result<Vec<Machine>> {
+    #[boxed]
+    pub async fn all(&self) -> Result<Vec<Machine>> {
         let rows = select_fields!(pool_all, self.store, { machine_id: MachineId, name: String },
             r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#);
         let machines =
@@ -138,7 +144,8 @@ impl MachineReads<'_> {
     }
 
     /// Other machines without a daemon that holds its lease.
-    pub async fn away(self) -> Result<Vec<AwayMachine>> {
+    #[boxed]
+    pub async fn away(&self) -> Result<Vec<AwayMachine>> {
         let (own, lease) = (self.store.machine_id(), lease());
         let rows = select_fields!(pool_all, self.store,
             { machine_id: MachineId, name: String, now: Timestamp, since: Timestamp },
@@ -164,16 +171,19 @@ fn lease() -> i64 {
 
 impl SettingWrites<'_> {
     /// The secret of that name. Stores `fresh` if there is none.
+    #[boxed]
     pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
         change!(self.tx,
             "insert into secret (name, value) values (?, ?) on conflict do nothing"; name, fresh);
         Ok(select_value!(self.tx, "select value from secret where name = ?"; name))
     }
 
+    #[boxed]
     pub async fn get(&mut self, name: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx, "select value from setting where name = ?"; name))
     }
 
+    #[boxed]
     pub async fn put(&mut self, name: &str, value: &str) -> Result<()> {
         change!(self.tx,
             "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2";
@@ -183,12 +193,14 @@ impl SettingWrites<'_> {
 }
 
 impl SettingReads<'_> {
-    pub async fn get(self, name: &str) -> Result<Option<String>> {
+    #[boxed]
+    pub async fn get(&self, name: &str) -> Result<Option<String>> {
         Ok(pool_find_value!(self.store, "select value from setting where name = ?"; name))
     }
 
     /// The database to which this history was moved, or to which an unfinished move moves it.
-    pub async fn gone_to(self) -> Result<Option<String>> {
+    #[boxed]
+    pub async fn gone_to(&self) -> Result<Option<String>> {
         for name in [MoveMark::MOVED_TO, MoveMark::MOVING_TO] {
             if let Some(mark) = self.get(name).await? {
                 return Ok(Some(MoveMark::read(&mark).map_or(mark, |mark| mark.at)));

@@ -11,6 +11,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
 use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
+use crate::boxed;
 use crate::{
     Result, ServerReport, SizeSample, StoreSize, TrimOutcome,
     columns::to_json,
@@ -52,7 +53,8 @@ const TEXT_INDEXES: [TextIndex; 2] = [text_index!("ghap_fts"), text_index!("term
 
 impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
-    pub async fn rows_kept_by_all(self) -> Result<u64> {
+    #[boxed]
+    pub async fn rows_kept_by_all(&self) -> Result<u64> {
         let rows = pool_value!(
             self.store,
             r#"select
@@ -72,7 +74,8 @@ impl Upkeep<'_> {
 
     /// Merges index segments, in bounded write jobs, if there are more than a few: a search reads
     /// each segment. Returns whether the merge is complete.
-    pub async fn merge_indexes(self) -> Result<bool> {
+    #[boxed]
+    pub async fn merge_indexes(&self) -> Result<bool> {
         // On PostgreSQL, search reads plain tables, which need no merge.
         let Some(pool) = self.store.readers.file() else { return Ok(true) };
         let mut is_done = true;
@@ -91,7 +94,8 @@ impl Upkeep<'_> {
         Ok(is_done)
     }
 
-    pub async fn size(self) -> Result<StoreSize> {
+    #[boxed]
+    pub async fn size(&self) -> Result<StoreSize> {
         let pool = match &self.store.readers {
             Readers::Sqlite(pool) => pool,
             #[cfg(feature = "postgres")]
@@ -107,7 +111,8 @@ impl Upkeep<'_> {
     }
 
     /// The state of the server that has the rows; `None` of a file.
-    pub async fn server(self) -> Result<Option<ServerReport>> {
+    #[boxed]
+    pub async fn server(&self) -> Result<Option<ServerReport>> {
         match &self.store.readers {
             Readers::Sqlite(_) => Ok(None),
             #[cfg(feature = "postgres")]
@@ -115,7 +120,8 @@ impl Upkeep<'_> {
         }
     }
 
-    pub async fn used_bytes(self) -> Result<u64> {
+    #[boxed]
+    pub async fn used_bytes(&self) -> Result<u64> {
         let Some(pool) = self.store.readers.file() else { return Ok(self.size().await?.database) };
         let mut conn = pool.acquire().await?;
         let mut read = async |pragma: &'static str| {
@@ -127,7 +133,8 @@ impl Upkeep<'_> {
     }
 
     /// The newest measurement of the size at or before `until`.
-    pub async fn size_at(self, until: Timestamp) -> Result<Option<SizeSample>> {
+    #[boxed]
+    pub async fn size_at(&self, until: Timestamp) -> Result<Option<SizeSample>> {
         let row = select_fields!(pool_one, self.store, { at: Timestamp, used_bytes: i64 },
             r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#;
             until);
@@ -136,13 +143,15 @@ impl Upkeep<'_> {
     }
 
     /// When the size was first measured, of the measurements that are kept.
-    pub async fn first_size(self) -> Result<Option<Timestamp>> {
+    #[boxed]
+    pub async fn first_size(&self) -> Result<Option<Timestamp>> {
         Ok(pool_value!(self.store, r#"select min(at) as "at: Timestamp" from store_size"#))
     }
 
     /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
     /// connection has a copy of the schema, its statements, and what it read.
-    pub async fn release_memory(self) -> Result<()> {
+    #[boxed]
+    pub async fn release_memory(&self) -> Result<()> {
         for readers in [&self.store.readers, &self.store.page_readers] {
             let Some(pool) = readers.file() else { return Ok(()) };
             // Takes all connections before it returns any: the pool would hand out a returned one
@@ -166,7 +175,8 @@ impl Upkeep<'_> {
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
     /// every 1,000 pages; this call takes the rest and truncates the file. Truncation blocks the
     /// writer, so it waits at most 100 ms for readers and is otherwise left to the next call.
-    pub async fn checkpoint(self) -> Result<()> {
+    #[boxed]
+    pub async fn checkpoint(&self) -> Result<()> {
         if self.store.readers.file().is_none() {
             // A server does so by itself.
             return Ok(());
@@ -186,7 +196,8 @@ impl Upkeep<'_> {
     /// Removes the oldest events up to position `until`, about `bytes` of them, within the bounds
     /// of one step ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream
     /// stays, because it holds the stream's head. So each stream loses only a prefix.
-    pub async fn trim(self, until: i64, bytes: u64) -> Result<TrimOutcome> {
+    #[boxed]
+    pub async fn trim(&self, until: i64, bytes: u64) -> Result<TrimOutcome> {
         // Selected outside the writer: an event that is not the last of its stream never becomes
         // the last.
         let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
@@ -227,6 +238,7 @@ impl Upkeep<'_> {
 impl UpkeepWrites<'_> {
     /// How many rows a principal has. Counting ends one above `bound`. Each part reads an index
     /// only.
+    #[boxed]
     pub async fn rows_kept(&mut self, principal: &Principal, bound: u64) -> Result<u64> {
         let name = principal.to_string();
         let sender = format!("by:{name}");
@@ -259,6 +271,7 @@ impl UpkeepWrites<'_> {
     }
 
     /// Stores a measurement, and removes those before `oldest` and those of a clock that was ahead.
+    #[boxed]
     pub async fn note_size(&mut self, sample: SizeSample, oldest: Timestamp) -> Result<()> {
         let used = i64::try_from(sample.used).unwrap_or(i64::MAX);
         change!(self.tx, "delete from store_size where at < ?1 or at >= ?2"; oldest, sample.at);
@@ -284,12 +297,14 @@ impl UpkeepWrites<'_> {
 
 impl Sweeps<'_> {
     /// Removes ids of hook events older than `before`; returns the number of rows.
-    pub async fn forget_hooks(self, before: Timestamp) -> Result<u64> {
+    #[boxed]
+    pub async fn forget_hooks(&self, before: Timestamp) -> Result<u64> {
         self.in_jobs(job!(|tx| tx.sweeps().forget_some_hooks(before).await)).await
     }
 
     /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
-    pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64> {
+    #[boxed]
+    pub async fn forget_seen_by_silent(&self, before: Timestamp) -> Result<u64> {
         let mut removed = 0;
         loop {
             let sessions = self.silent_sessions_with_seen(before).await?;
@@ -306,7 +321,8 @@ impl Sweeps<'_> {
 
     /// Ends MCP sessions last seen before `before`; returns their number. Also removes the
     /// subscriptions of ended sessions.
-    pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64> {
+    #[boxed]
+    pub async fn close_idle_mcp_sessions(&self, before: Timestamp) -> Result<u64> {
         // Sessions first: a session that is used again meanwhile keeps its subscriptions.
         let closed =
             self.in_jobs(job!(|tx| tx.sweeps().close_some_idle_mcp_sessions(before).await)).await?;

@@ -5,6 +5,7 @@ use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
 
 use super::{McpReads, McpWrites, SourceReads, SourceWrites};
+use crate::boxed;
 use crate::{
     CallRow, CallState, McpSessionRow, McpTransport, Result, SourceListRow, SourcePinRow,
     SourceProcessRow, SourceStateRow,
@@ -102,12 +103,14 @@ macro_rules! calls {
 }
 
 impl McpWrites<'_> {
+    #[boxed]
     pub async fn tie_session(&mut self, id: &McpSessionId, client_session: &str) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set client_session = ? where session_id = ?"; client_session, id);
         changed(done, "mcp_session", id)
     }
 
+    #[boxed]
     pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<()> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
@@ -120,6 +123,7 @@ impl McpWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set last_seen_at = ? where session_id = ?"; self.tx.now, id);
@@ -127,6 +131,7 @@ impl McpWrites<'_> {
     }
 
     /// Stores the values of `initialize` for a session that was opened before it.
+    #[boxed]
     pub async fn describe_session(
         &mut self,
         id: &McpSessionId,
@@ -141,12 +146,14 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
+    #[boxed]
     pub async fn set_log_level(&mut self, id: &McpSessionId, level: &str) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set log_level = ? where session_id = ?"; level, id);
         changed(done, "mcp_session", id)
     }
 
+    #[boxed]
     pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<()> {
         let done =
             change!(self.tx, "update mcp_session set tools = ? where session_id = ?"; tools, id);
@@ -154,6 +161,7 @@ impl McpWrites<'_> {
     }
 
     /// Ends a session; returns false if it had ended.
+    #[boxed]
     pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool> {
         let done = change!(self.tx,
             "update mcp_session set closed_at = ? where session_id = ? and closed_at is null";
@@ -161,6 +169,7 @@ impl McpWrites<'_> {
         Ok(done > 0)
     }
 
+    #[boxed]
     pub async fn insert_subscription(
         &mut self,
         id: &McpSessionId,
@@ -173,11 +182,13 @@ impl McpWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn delete_subscription(&mut self, id: &McpSessionId, uri: &str) -> Result<()> {
         change!(self.tx, "delete from mcp_subscription where session_id = ? and uri = ?"; id, uri);
         Ok(())
     }
 
+    #[boxed]
     pub async fn insert_call(&mut self, row: &CallRow) -> Result<()> {
         let (id, session) =
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
@@ -192,10 +203,12 @@ impl McpWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>> {
         Ok(calls!(select_one, self.tx, "where call_id = ?"; id).map(CallRow::from))
     }
 
+    #[boxed]
     pub async fn update_call(
         &mut self,
         id: &CallId,
@@ -212,7 +225,8 @@ impl McpWrites<'_> {
 }
 
 impl McpReads<'_> {
-    pub async fn session(self, id: &McpSessionId) -> Result<Option<McpSessionRow>> {
+    #[boxed]
+    pub async fn session(&self, id: &McpSessionId) -> Result<Option<McpSessionRow>> {
         let raw = pool_one!(
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
                 capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
@@ -223,7 +237,8 @@ impl McpReads<'_> {
 
     /// Whether an agent's session has an open MCP session, its own or one opened with its token,
     /// that was used since `since`.
-    pub async fn is_session_open(self, session: &str, since: Timestamp) -> Result<bool> {
+    #[boxed]
+    pub async fn is_session_open(&self, session: &str, since: Timestamp) -> Result<bool> {
         let principal = Principal::Session(session.into()).to_string();
         Ok(pool_value!(self.store,
             r#"select exists (select 1 from mcp_session
@@ -232,17 +247,20 @@ impl McpReads<'_> {
             since, session, principal))
     }
 
-    pub async fn subscriptions(self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
+    #[boxed]
+    pub async fn subscriptions(&self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
         let rows = select_fields!(pool_all, self.store, { uri: String, stream: String },
             "select uri, stream from mcp_subscription where session_id = ? order by uri"; id);
         Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
     }
 
-    pub async fn call(self, id: &CallId) -> Result<Option<CallRow>> {
+    #[boxed]
+    pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>> {
         Ok(calls!(pool_one, self.store, "where call_id = ?"; id).map(CallRow::from))
     }
 
-    pub async fn open_calls(self) -> Result<Vec<CallRow>> {
+    #[boxed]
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
         let raw = calls!(
             pool_all,
             self.store,
@@ -256,6 +274,7 @@ direct_row!(SourceListRow { name, project, fingerprint, tools, resources, templa
 direct_row!(SourceProcessRow { mark, pid, started, name, project, instance });
 
 impl SourceWrites<'_> {
+    #[boxed]
     pub async fn put_list(&mut self, row: &SourceListRow) -> Result<()> {
         change!(self.tx,
             "insert into source_list (machine_id, name, project, fingerprint, tools, resources, templates, prompts, listed_at)
@@ -269,6 +288,7 @@ impl SourceWrites<'_> {
     }
 
     /// Stores the definitions of a server that a person has approved.
+    #[boxed]
     pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<()> {
         let SourcePinRow { list, told } = row;
         change!(self.tx,
@@ -283,6 +303,7 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<()> {
         change!(self.tx,
             "insert into source_state (machine_id, name, project, state, reason, next_action, attempt, next_at, since)
@@ -296,6 +317,7 @@ impl SourceWrites<'_> {
     }
 
     /// Stores a process before the first request to it.
+    #[boxed]
     pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<()> {
         change!(self.tx,
             "insert into source_process (mark, machine_id, pid, started, name, project, instance, at)
@@ -306,6 +328,7 @@ impl SourceWrites<'_> {
     }
 
     /// Removes a process of which no descendant is left.
+    #[boxed]
     pub async fn delete_process(&mut self, mark: &str) -> Result<()> {
         change!(self.tx, "delete from source_process where mark = ?"; mark);
         Ok(())
@@ -314,13 +337,15 @@ impl SourceWrites<'_> {
 
 impl SourceReads<'_> {
     /// What the servers of this machine listed when they last worked.
-    pub async fn lists(self) -> Result<Vec<SourceListRow>> {
+    #[boxed]
+    pub async fn lists(&self) -> Result<Vec<SourceListRow>> {
         Ok(pool_all!(
             "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?",
             SourceListRow, self.store; self.store.machine_id()))
     }
 
-    pub async fn pins(self) -> Result<Vec<SourcePinRow>> {
+    #[boxed]
+    pub async fn pins(&self) -> Result<Vec<SourcePinRow>> {
         let rows = select_fields!(pool_all, self.store,
             {
                 name: String, project: String, basis: String, tools: String, resources: String,
@@ -344,7 +369,8 @@ impl SourceReads<'_> {
     }
 
     /// Processes of this machine that were started and whose end was not recorded.
-    pub async fn processes(self) -> Result<Vec<SourceProcessRow>> {
+    #[boxed]
+    pub async fn processes(&self) -> Result<Vec<SourceProcessRow>> {
         Ok(pool_all!(
             r#"select mark, pid as "pid: u32", started, name, project, instance from source_process
             where machine_id = ?"#,

@@ -9,6 +9,7 @@ use svc_model::{
 };
 
 use super::{MemoryReads, MemoryWrites};
+use crate::boxed;
 use crate::{
     MemoryFilter, PageSize, Result, SoughtTerm,
     columns::{from_json, non_empty, to_json},
@@ -68,6 +69,7 @@ impl MemoryWrites<'_> {
     /// Stores a memory. If those who may read it have the same memory in the same category, returns
     /// that one instead. A memory without a project belongs to its session, or to all sessions if
     /// it is shared.
+    #[boxed]
     pub async fn insert(
         &mut self,
         memory: &Memory,
@@ -97,6 +99,7 @@ impl MemoryWrites<'_> {
 
     /// The session that stored a memory, and whether the reader may read it; `None` if the memory
     /// does not exist.
+    #[boxed]
     pub async fn maker(
         &mut self,
         reader: &Reader,
@@ -109,6 +112,7 @@ impl MemoryWrites<'_> {
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
+    #[boxed]
     pub async fn delete(&mut self, id: &MemoryId) -> Result<bool> {
         let id = id.as_str();
         let done = change!(self.tx, "delete from memory where memory_id = ?"; id);
@@ -132,7 +136,8 @@ fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> 
 }
 
 impl MemoryReads<'_> {
-    pub async fn count(self) -> Result<i64> {
+    #[boxed]
+    pub async fn count(&self) -> Result<i64> {
         Ok(pool_value!(
             self.store,
             r#"select coalesce(sum(memories), 0) as "count!: i64" from search_scope where name = ''"#
@@ -141,7 +146,8 @@ impl MemoryReads<'_> {
 
     /// For each term the number of memories that have it; unknown terms are left out. `terms` is a
     /// JSON array.
-    pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>> {
+    #[boxed]
+    pub async fn frequencies(&self, terms: &str) -> Result<Vec<(String, i64)>> {
         let rows = select_fields!(pool_all, self.store, { term: String, memories: i64 },
             r#"select t.term as "term!: String", t.memories as "memories!: i64"
             from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#;
@@ -270,8 +276,9 @@ impl MemoryReads<'_> {
     }
 
     /// Memories that the reader may read, the latest first, and their total number.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         filter: &MemoryFilter,
         offset: u32,
@@ -328,8 +335,9 @@ impl MemoryReads<'_> {
 
     /// The most important memories of a project, including those without a project, that the reader
     /// may read.
+    #[boxed]
     pub async fn important(
-        self,
+        &self,
         reader: &Reader,
         project: &str,
         least: f64,

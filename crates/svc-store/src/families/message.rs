@@ -7,6 +7,7 @@ use svc_model::{
 };
 
 use super::{MessageReads, MessageWrites};
+use crate::boxed;
 use crate::{
     DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage,
     columns::to_json,
@@ -115,6 +116,7 @@ fn row_bytes(text: &str) -> i64 {
 
 impl MessageWrites<'_> {
     /// Stores a message with its state. The history of states is stored by [`Self::note_states`].
+    #[boxed]
     pub async fn insert(
         &mut self,
         message: &Message,
@@ -141,6 +143,7 @@ impl MessageWrites<'_> {
 
     /// Stores a text that several messages share; returns its id. Removed with the last of these
     /// messages.
+    #[boxed]
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64> {
         Ok(select_value!(self.tx,
             r#"insert into message_text (text) values (?) returning id as "id!""#; text))
@@ -148,6 +151,7 @@ impl MessageWrites<'_> {
 
     /// Stores one message per receiver, each with its own id. `message` has the common values,
     /// including the state; the shared text is stored already.
+    #[boxed]
     pub async fn insert_copies(
         &mut self,
         message: &Message,
@@ -171,6 +175,7 @@ impl MessageWrites<'_> {
 
     /// Appends states to the history of messages, in this order. Leaves the messages' rows
     /// unchanged.
+    #[boxed]
     pub async fn note_states(
         &mut self,
         ids: &[MessageId],
@@ -194,6 +199,7 @@ impl MessageWrites<'_> {
     }
 
     /// Records how messages were offered (`via`). The last call counts, and clears the reason.
+    #[boxed]
     pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
@@ -205,6 +211,7 @@ impl MessageWrites<'_> {
     /// Moves messages through `states`; the last is their new state. One statement for each state
     /// of a single message, two statements for any number of messages, so a full inbox does not
     /// delay other jobs.
+    #[boxed]
     pub async fn advance(
         &mut self,
         ids: &[MessageId],
@@ -224,10 +231,12 @@ impl MessageWrites<'_> {
         all_changed(done, ids.len(), "message")
     }
 
+    #[boxed]
     pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(select_one, self.tx, "where message_id = ?"; id).map(Message::from))
     }
 
+    #[boxed]
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>> {
         Ok(select_all!(
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
@@ -238,6 +247,7 @@ impl MessageWrites<'_> {
     /// The message in an inbox that an answer to `asker` refers to: by its id, or by the
     /// correlation id that the asker gave the question. Of several with the same correlation id,
     /// the latest.
+    #[boxed]
     pub async fn answered(
         &mut self,
         to: &PeerId,
@@ -258,12 +268,14 @@ impl MessageWrites<'_> {
         .map(Message::from))
     }
 
+    #[boxed]
     pub async fn by_key(&mut self, from: &str, to: &PeerId, key: &str) -> Result<Option<Message>> {
         Ok(messages!(select_one, self.tx,
             "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key)
         .map(Message::from))
     }
 
+    #[boxed]
     pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
         Ok(messages_of(messages!(select_all, self.tx,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id";
@@ -271,6 +283,7 @@ impl MessageWrites<'_> {
     }
 
     /// Those of these receivers that have a message with this key from this sender.
+    #[boxed]
     pub async fn receivers_of_key(
         &mut self,
         from: &str,
@@ -286,6 +299,7 @@ impl MessageWrites<'_> {
 
     /// Records whether the receiver's turn begins with these messages. If so, the turn's final text
     /// answers the questions among them.
+    #[boxed]
     pub async fn note_turn(&mut self, ids: &[MessageId], begins_turn: bool) -> Result<()> {
         let list = to_json(ids);
         change!(self.tx,
@@ -295,6 +309,7 @@ impl MessageWrites<'_> {
     }
 
     /// The questions with which the receiver's current turn began, in order, with empty texts.
+    #[boxed]
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>> {
         Ok(messages_of(select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
@@ -307,6 +322,7 @@ impl MessageWrites<'_> {
 
     /// Records that nobody will answer these questions, and why. They are no longer open; their
     /// state does not change.
+    #[boxed]
     pub async fn close_questions(&mut self, ids: &[MessageId], reason: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
@@ -320,6 +336,7 @@ impl MessageWrites<'_> {
     }
 
     /// The number of the turn that a message begins, if it is a reply to a reply.
+    #[boxed]
     pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>> {
         Ok(select_value!(self.tx,
             r#"select max(turn) as "turn: u32" from message where message_id = ?"#; id))
@@ -327,12 +344,14 @@ impl MessageWrites<'_> {
 }
 
 impl MessageReads<'_> {
-    pub async fn get(self, id: &MessageId) -> Result<Option<Message>> {
+    #[boxed]
+    pub async fn get(&self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(read_one, self.store, "where message_id = ?"; id).map(Message::from))
     }
 
     /// The first answer of a peer to a message, or the notice that there is none.
-    pub async fn answer_to(self, question: &MessageId, from: &PeerId) -> Result<Option<Message>> {
+    #[boxed]
+    pub async fn answer_to(&self, question: &MessageId, from: &PeerId) -> Result<Option<Message>> {
         Ok(messages!(pool_one, self.store,
             "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1";
             question, from).map(Message::from))
@@ -340,7 +359,8 @@ impl MessageReads<'_> {
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
-    pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>> {
+    #[boxed]
+    pub async fn peers_of_silent_turns(&self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(pool_values!(self.store,
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
             where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#;
@@ -348,7 +368,8 @@ impl MessageReads<'_> {
     }
 
     /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
-    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<Message>> {
+    #[boxed]
+    pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<Message>> {
         let rows = messages!(pool_page, self.store,
             "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2";
             prefix, limit);
@@ -357,7 +378,8 @@ impl MessageReads<'_> {
         Ok(read_page(rows, PageSize::rows(limit), message, |message| message).await?.rows)
     }
 
-    pub async fn latest_to_operator(self) -> Result<Option<MessageId>> {
+    #[boxed]
+    pub async fn latest_to_operator(&self) -> Result<Option<MessageId>> {
         Ok(pool_find_value!(
             self.store,
             r#"select message_id as "message_id!: MessageId" from message
@@ -365,7 +387,8 @@ impl MessageReads<'_> {
         ))
     }
 
-    pub async fn deliveries(self, id: &MessageId) -> Result<Vec<Delivery>> {
+    #[boxed]
+    pub async fn deliveries(&self, id: &MessageId) -> Result<Vec<Delivery>> {
         let mut states = pool_all!(
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
@@ -376,8 +399,9 @@ impl MessageReads<'_> {
 
     /// Messages between all peers, the latest first, before the sequence number `before`. Texts are
     /// cut to `characters`.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         filter: &MessageFilter,
         before: Option<i64>,
         characters: u32,
@@ -452,8 +476,9 @@ impl MessageReads<'_> {
     }
 
     /// Messages to or from a peer, the latest first, before the sequence number `before`.
+    #[boxed]
     pub async fn of_peer(
-        self,
+        &self,
         peer: &PeerId,
         before: Option<i64>,
         size: PageSize,
@@ -469,8 +494,9 @@ impl MessageReads<'_> {
     }
 
     /// Messages between two peers, the latest first, before the sequence number `before`.
+    #[boxed]
     pub async fn between(
-        self,
+        &self,
         one: &PeerId,
         other: &PeerId,
         before: Option<i64>,

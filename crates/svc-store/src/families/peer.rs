@@ -8,6 +8,7 @@ use svc_model::{
 };
 
 use super::{PeerReads, PeerWrites};
+use crate::boxed;
 use crate::{
     PageSize, PeerRow, Result, RowPage, StoreError,
     columns::to_json,
@@ -113,10 +114,12 @@ macro_rules! peers {
 impl PeerWrites<'_> {
     /// The client's permission mode, in the client's own words: whether it asks its person before
     /// it uses tools.
+    #[boxed]
     pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>> {
         Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?"; id).flatten())
     }
 
+    #[boxed]
     pub async fn note_permission_mode(&mut self, id: &PeerId, mode: &str) -> Result<()> {
         change!(self.tx,
             "update peer set permission_mode = ?1 where peer_id = ?2 and permission_mode is not ?1";
@@ -124,6 +127,7 @@ impl PeerWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>> {
         row_of(peers!(select_one, self.tx, "where peer_id = ?"; id))
     }
@@ -131,6 +135,7 @@ impl PeerWrites<'_> {
     /// The peer with this identity: the session if there is one, else the location. An empty value
     /// matches only an empty value. Of a location, the owner's own peer comes first; the operator
     /// (no owner) gets only its own.
+    #[boxed]
     pub async fn by_identity(
         &mut self,
         backend: &str,
@@ -155,6 +160,7 @@ impl PeerWrites<'_> {
     /// The peer that stands for a session: registered with that session id, or by its own
     /// principal; of several, the latest. A session whose id merely equals a principal's key does
     /// not get that principal's peer.
+    #[boxed]
     pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(select_one, self.tx,
             "where owner = ?1 and not exists (
@@ -165,6 +171,7 @@ impl PeerWrites<'_> {
 
     /// Whether a peer of another owner stands for a session whose id differs from `session` only in
     /// case. Keys are compared without case, so both would have the same key.
+    #[boxed]
     pub async fn is_session_of_another_in_other_case(
         &mut self,
         session: &str,
@@ -178,6 +185,7 @@ impl PeerWrites<'_> {
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
+    #[boxed]
     pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(select_one, self.tx,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
@@ -186,6 +194,7 @@ impl PeerWrites<'_> {
 
     /// Peers of open sessions of this client which hooks reported and which no hosted agent has, at
     /// most `limit`: free ones first, then the latest seen.
+    #[boxed]
     pub async fn attended(&mut self, backend: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(select_all, self.tx,
             "where backend = ? and session_id <> '' and status <> 'offline'
@@ -196,6 +205,7 @@ impl PeerWrites<'_> {
     }
 
     /// Peers that the operator acts as, the latest seen first.
+    #[boxed]
     pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>> {
         let ids = select_values!(self.tx,
             r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
@@ -203,6 +213,7 @@ impl PeerWrites<'_> {
         Ok(ids.into_iter().map(PeerId::from).collect())
     }
 
+    #[boxed]
     pub async fn put(&mut self, row: &PeerRow) -> Result<()> {
         let peer = &row.peer;
         let id = peer.peer_id.as_str();
@@ -235,6 +246,7 @@ impl PeerWrites<'_> {
     }
 
     /// Stores the fields that heartbeats and time change: state and last contact.
+    #[boxed]
     pub async fn touch(&mut self, peer: &Peer) -> Result<()> {
         let id = peer.peer_id.as_str();
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
@@ -244,6 +256,7 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
+    #[boxed]
     pub async fn set_open_calls(&mut self, id: &PeerId, calls: &OpenCalls) -> Result<()> {
         let (id, calls) = (id.as_str(), to_json(calls));
         let done = change!(self.tx, "update peer set open_calls = ? where peer_id = ?"; calls, id);
@@ -251,6 +264,7 @@ impl PeerWrites<'_> {
     }
 
     /// Whether another session that has not ended runs in the process of a peer.
+    #[boxed]
     pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (
@@ -262,6 +276,7 @@ impl PeerWrites<'_> {
             ) as "shares!: bool""#; id))
     }
 
+    #[boxed]
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx,
             "update peer set pid = null, process_started = null, machine_id = '' where peer_id = ?";
@@ -269,6 +284,7 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
+    #[boxed]
     pub async fn delete(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx, "delete from peer where peer_id = ?"; id);
         changed(done, "peer", id)
@@ -276,6 +292,7 @@ impl PeerWrites<'_> {
 
     /// The number of peers that a broadcast of `from` reaches, without those that already have a
     /// message with this key. Leaves out the same peers as [`Self::ids`].
+    #[boxed]
     pub async fn count_receivers(
         &mut self,
         circle: Option<&str>,
@@ -300,6 +317,7 @@ impl PeerWrites<'_> {
     /// Ids of peers, or of those in `circle`, sorted, each with its status: those after `after`, at
     /// most `limit`. Leaves out peers of ended agents, because their messages reach no later agent
     /// of the same name.
+    #[boxed]
     pub async fn ids(
         &mut self,
         circle: Option<&str>,
@@ -321,6 +339,7 @@ impl PeerWrites<'_> {
     }
 
     /// Whether a peer is that of a live hosted agent, whose messages become turns.
+    #[boxed]
     pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (
@@ -331,11 +350,13 @@ impl PeerWrites<'_> {
 }
 
 impl PeerReads<'_> {
-    pub async fn get(self, id: &PeerId) -> Result<Option<PeerRow>> {
+    #[boxed]
+    pub async fn get(&self, id: &PeerId) -> Result<Option<PeerRow>> {
         row_of(peers!(read_one, self.store, "where peer_id = ?"; id))
     }
 
-    pub async fn of_session(self, session: &str) -> Result<Option<PeerRow>> {
+    #[boxed]
+    pub async fn of_session(&self, session: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(read_one, self.store,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
@@ -345,7 +366,8 @@ impl PeerReads<'_> {
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
-    pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>> {
+    #[boxed]
+    pub async fn of_key(&self, key: &str) -> Result<Option<PeerRow>> {
         row_of(peers!(read_one, self.store,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
@@ -353,7 +375,8 @@ impl PeerReads<'_> {
 
     /// The session of a client's process, among those whose peers the operator registered; of
     /// several, the latest seen.
-    pub async fn session_of_process(self, pid: u32) -> Result<Option<String>> {
+    #[boxed]
+    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>> {
         Ok(pool_find_value!(self.store,
             "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
                 and status <> 'offline'
@@ -361,7 +384,8 @@ impl PeerReads<'_> {
     }
 
     /// Peers with exactly this name, in list order, at most `limit`.
-    pub async fn named(self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where display_name = ? order by status_rank, display_name, peer_id limit ?";
             name, limit))
@@ -369,8 +393,9 @@ impl PeerReads<'_> {
 
     /// Peers of sessions that the daemon does not host, the latest seen first, after the cursor
     /// `before`, at most `limit`.
+    #[boxed]
     pub async fn of_sessions(
-        self,
+        &self,
         before: Option<(Timestamp, &PeerId)>,
         limit: u32,
     ) -> Result<Vec<PeerRow>> {
@@ -383,7 +408,8 @@ impl PeerReads<'_> {
     }
 
     /// Peers whose ids begin with `prefix`, in list order, at most `limit`.
-    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2";
             prefix, limit))
@@ -391,7 +417,8 @@ impl PeerReads<'_> {
 
     /// Peers with this session id, ignoring case, and a peer without a session whose own id it is;
     /// in list order, at most `limit`.
-    pub async fn of_session_key(self, session_id: &str, limit: u32) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn of_session_key(&self, session_id: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(read_all, self.store,
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
             order by status_rank, display_name, peer_id limit ?2"; session_id, limit))
@@ -399,8 +426,9 @@ impl PeerReads<'_> {
 
     /// Peers in list order (state, name, id) after the cursor `after`. A path filter matches only
     /// peers whose path the reader may see.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         filter: &PeerFilter,
         is_living: bool,
@@ -430,7 +458,8 @@ impl PeerReads<'_> {
     /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
     /// clock was set back), or in a process that may have exited. Leaves out those in processes of
     /// another machine, whose state only that machine's daemon knows.
-    pub async fn stale(self, before: Timestamp, now: Timestamp) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn stale(&self, before: Timestamp, now: Timestamp) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and machine_id in ('', ?3)
                 and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)";
@@ -438,7 +467,8 @@ impl PeerReads<'_> {
     }
 
     /// Peers of this client on this machine whose process is known and that are reachable.
-    pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn in_processes(&self, backend: &str) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
                 and process_started is not null and session_id <> '' and machine_id = ?";
@@ -446,14 +476,16 @@ impl PeerReads<'_> {
     }
 
     /// Like [`Self::in_processes`], only those in the state `waiting`.
-    pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn waiting_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''
                 and machine_id = ?"; backend, self.store.machine_id()))
     }
 
     /// Peers of processes and of live hosted agents on a machine, unless they are offline.
-    pub async fn on_machine(self, machine: &MachineId) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn on_machine(&self, machine: &MachineId) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and (machine_id = ?1 or owner in (
                 select session_key from agent where machine_id = ?1 and ended_at is null
@@ -461,7 +493,8 @@ impl PeerReads<'_> {
     }
 
     /// Peers whose vendor rejects them because of a usage limit.
-    pub async fn limited(self) -> Result<Vec<PeerRow>> {
+    #[boxed]
+    pub async fn limited(&self) -> Result<Vec<PeerRow>> {
         rows_of(peers!(
             pool_all,
             self.store,
@@ -471,7 +504,8 @@ impl PeerReads<'_> {
 
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
-    pub async fn longest_silence(self) -> Result<Option<Timestamp>> {
+    #[boxed]
+    pub async fn longest_silence(&self) -> Result<Option<Timestamp>> {
         Ok(pool_value!(
             self.store,
             r#"select min(last_seen) as "at: Timestamp" from peer

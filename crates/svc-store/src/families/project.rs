@@ -3,6 +3,7 @@
 use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name};
 
 use super::{ProjectReads, ProjectWrites};
+use crate::boxed;
 use crate::{
     FolderDecision, PageSize, Result, RowPage,
     read_query::read_page,
@@ -36,32 +37,37 @@ macro_rules! decisions {
 
 impl ProjectReads<'_> {
     /// The project that was decided for a folder of this machine.
-    pub async fn decision(self, folder: &str) -> Result<Option<FolderDecision>> {
+    #[boxed]
+    pub async fn decision(&self, folder: &str) -> Result<Option<FolderDecision>> {
         let here = self.store.machine_id();
         Ok(decisions!(read_one, self.store, "where machine_id = ? and folder = ?"; here, folder))
     }
 
-    pub async fn of_alias(self, name: &str) -> Result<Option<String>> {
+    #[boxed]
+    pub async fn of_alias(&self, name: &str) -> Result<Option<String>> {
         let row = select_fields!(read_one, self.store, { project: String },
             "select project from project_alias where name = ?"; name);
         Ok(row.map(|row| row.project))
     }
 
-    pub async fn aliases(self, project: &str) -> Result<Vec<String>> {
+    #[boxed]
+    pub async fn aliases(&self, project: &str) -> Result<Vec<String>> {
         let rows = select_fields!(read_all, self.store, { name: String },
             "select name from project_alias where project = ? order by name"; project);
         Ok(rows.into_iter().map(|row| row.name).collect())
     }
 
     /// The folders of a project on this machine, the last used first.
-    pub async fn folders_here(self, project: &str, limit: u32) -> Result<Vec<String>> {
+    #[boxed]
+    pub async fn folders_here(&self, project: &str, limit: u32) -> Result<Vec<String>> {
         Ok(pool_values!(self.store,
             "select folder from project_folder where project = ? and machine_id = ?
             order by used_at desc, folder limit ?"; project, self.store.machine_id(), limit))
     }
 
     /// The folders of a project on all machines, the last used first.
-    pub async fn folders(self, project: &str, limit: u32) -> Result<Vec<ProjectFolder>> {
+    #[boxed]
+    pub async fn folders(&self, project: &str, limit: u32) -> Result<Vec<ProjectFolder>> {
         let rows = read_all!(
             r#"select f.machine_id as "machine_id!: MachineId", m.name as "machine!", f.folder as "folder!",
                 f.decided_at as "decided_at: Timestamp", f.used_at as "used_at!: Timestamp"
@@ -80,7 +86,8 @@ impl ProjectReads<'_> {
         Ok(rows.into_iter().map(folder).collect())
     }
 
-    pub async fn list(self, after: Option<&str>, size: PageSize) -> Result<RowPage<String>> {
+    #[boxed]
+    pub async fn list(&self, after: Option<&str>, size: PageSize) -> Result<RowPage<String>> {
         let limit = size.limit();
         let rows = select_fields!(pool_page, self.store, { project: String },
             r#"select distinct project as "project!" from project_folder
@@ -93,6 +100,7 @@ impl ProjectWrites<'_> {
     /// Decides the project of a folder of this machine, unless it is decided: the project of `main`
     /// if the folder is a worktree of it, else the project with the name, else a new one. Returns
     /// the project.
+    #[boxed]
     pub async fn decide(
         &mut self,
         folder: &str,
@@ -135,6 +143,7 @@ impl ProjectWrites<'_> {
     /// Updates the project of a folder by what its repository says now: that the folder is a
     /// worktree of `main`, or the name of its remote. A project that had no remote keeps its
     /// folders and rows and gets the name, unless another project has it.
+    #[boxed]
     pub async fn follow(
         &mut self,
         folder: &str,
@@ -167,6 +176,7 @@ impl ProjectWrites<'_> {
         Ok(moved(project, None))
     }
 
+    #[boxed]
     pub async fn touch(&mut self, folder: &str) -> Result<()> {
         change!(self.tx,
             "update project_folder set used_at = ? where machine_id = ? and folder = ?";
@@ -175,6 +185,7 @@ impl ProjectWrites<'_> {
     }
 
     /// The folders of a project on this machine, the last used first.
+    #[boxed]
     pub async fn folders_here(&mut self, project: &str, limit: u32) -> Result<Vec<String>> {
         Ok(select_values!(self.tx,
             "select folder from project_folder where project = ? and machine_id = ?
@@ -182,6 +193,7 @@ impl ProjectWrites<'_> {
     }
 
     /// The project that was decided for a folder of this machine.
+    #[boxed]
     pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>> {
         Ok(decisions!(select_one, self.tx,
             "where machine_id = ? and folder = ?"; self.tx.machine, folder))

@@ -6,6 +6,7 @@ use svc_model::{
 };
 
 use super::{RequestReads, RequestWrites};
+use crate::boxed;
 use crate::{
     PageSize, RequestAnswerRow, RequestRow, Result, RowPage, StoreError,
     columns::{from_json, to_json},
@@ -103,23 +104,27 @@ macro_rules! requests {
 }
 
 impl RequestWrites<'_> {
+    #[boxed]
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
         let id = id.as_str();
         row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id))
     }
 
+    #[boxed]
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>> {
         let id = agent.as_str();
         rows_of(requests!(select_all, self.tx,
             "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; id))
     }
 
+    #[boxed]
     pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>> {
         rows_of(requests!(select_all, self.tx,
             "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at";
             session))
     }
 
+    #[boxed]
     pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>> {
         row_of(requests!(select_one, self.tx,
             "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1";
@@ -127,6 +132,7 @@ impl RequestWrites<'_> {
     }
 
     /// Stores a request; returns whether it is new.
+    #[boxed]
     pub async fn insert(&mut self, row: &RequestRow) -> Result<bool> {
         let id = row.request_id.as_str();
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
@@ -144,6 +150,7 @@ impl RequestWrites<'_> {
     }
 
     /// Stores the question and the options of an open request.
+    #[boxed]
     pub async fn describe(&mut self, row: &RequestRow) -> Result<()> {
         let id = row.request_id.as_str();
         let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
@@ -157,6 +164,7 @@ impl RequestWrites<'_> {
 
     /// Records the answer that the client of an open request is given; returns whether it is the
     /// first.
+    #[boxed]
     pub async fn set_answering(
         &mut self,
         id: &AgentRequestId,
@@ -170,6 +178,7 @@ impl RequestWrites<'_> {
     }
 
     /// Clears the answer of an open request, because its client was not given it.
+    #[boxed]
     pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<()> {
         let key = id.as_str();
         change!(self.tx,
@@ -178,6 +187,7 @@ impl RequestWrites<'_> {
     }
 
     /// Gives an open request its options: somebody can answer it here.
+    #[boxed]
     pub async fn offer_options(
         &mut self,
         id: &AgentRequestId,
@@ -191,6 +201,7 @@ impl RequestWrites<'_> {
     }
 
     /// Takes the options from an open request: nobody can answer it here any more.
+    #[boxed]
     pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool> {
         let key = id.as_str();
         let done = change!(self.tx,
@@ -200,6 +211,7 @@ impl RequestWrites<'_> {
     }
 
     /// Stores another answer to a request that is over: the one on record was wrong.
+    #[boxed]
     pub async fn correct(&mut self, id: &AgentRequestId, answer: &RequestAnswerRow) -> Result<()> {
         let (key, words) = (id.as_str(), words(answer));
         let done = change!(self.tx,
@@ -209,6 +221,7 @@ impl RequestWrites<'_> {
         changed(done, "request", key)
     }
 
+    #[boxed]
     pub async fn close(&mut self, id: &AgentRequestId, answer: &RequestAnswerRow) -> Result<()> {
         let (key, words) = (id.as_str(), words(answer));
         let done = change!(self.tx,
@@ -220,14 +233,16 @@ impl RequestWrites<'_> {
 }
 
 impl RequestReads<'_> {
-    pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
+    #[boxed]
+    pub async fn get(&self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
         let id = id.as_str();
         row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id))
     }
 
     /// Requests, the latest first, before the cursor `before`.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         open: bool,
         before: Option<&(Timestamp, String)>,
@@ -247,7 +262,8 @@ impl RequestReads<'_> {
     }
 
     /// Open requests whose deadline is past, of agents on this machine.
-    pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>> {
+    #[boxed]
+    pub async fn due(&self, now: Timestamp) -> Result<Vec<RequestRow>> {
         rows_of(requests!(pool_all, self.store,
             "where r.closed_at is null and r.deadline <= ?
                 and r.agent_id in (select agent_id from agent where machine_id = ?)
@@ -255,7 +271,8 @@ impl RequestReads<'_> {
     }
 
     /// Open requests of attended sessions, the oldest first.
-    pub async fn open_prompts(self) -> Result<Vec<RequestRow>> {
+    #[boxed]
+    pub async fn open_prompts(&self) -> Result<Vec<RequestRow>> {
         rows_of(requests!(
             pool_all,
             self.store,

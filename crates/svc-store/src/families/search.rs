@@ -7,6 +7,7 @@ use svc_model::{
 };
 
 use super::{SearchReads, SearchWrites, journal::ghaps_at};
+use crate::boxed;
 use crate::{
     Frequencies, Result, SearchCandidate, SearchFilter, StoreError,
     columns::{from_json, to_json},
@@ -46,6 +47,7 @@ macro_rules! frequencies {
 }
 
 impl SearchWrites<'_> {
+    #[boxed]
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
         frequencies!(select_row, self.tx; terms).try_into()
@@ -76,7 +78,8 @@ pub struct SearchIndex {
 }
 
 impl SearchReads<'_> {
-    pub async fn index(self) -> Result<SearchIndex> {
+    #[boxed]
+    pub async fn index(&self) -> Result<SearchIndex> {
         Ok(SearchIndex { conn: self.store.readers.acquire().await? })
     }
 }
@@ -84,6 +87,7 @@ impl SearchReads<'_> {
 impl SearchIndex {
     /// The number of searchable records, and for each term the number of records that have it;
     /// unknown terms are left out.
+    #[boxed]
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
         let raw = frequencies!(pool_row, self.conn; terms);
@@ -93,6 +97,7 @@ impl SearchIndex {
     /// [`frequencies`](Self::frequencies), and for words that no record has, a term that may be
     /// meant: each such word with its term. `parts` has a query of the trigram table for each word
     /// that may be misspelt; only the first few unknown words are queried.
+    #[boxed]
     pub async fn known(
         &mut self,
         terms: &[&str],
@@ -134,6 +139,7 @@ impl SearchIndex {
 
     /// Row ids of the records that have each term and that the reader may read; for a session, the
     /// latest of each term.
+    #[boxed]
     pub async fn postings(
         &mut self,
         reader: &Reader,
@@ -213,6 +219,7 @@ impl SearchIndex {
 
     /// The latest records that have a term and that the reader may read, however many have the
     /// term.
+    #[boxed]
     pub async fn latest(
         &mut self,
         reader: &Reader,
@@ -232,6 +239,7 @@ impl SearchIndex {
     }
 
     /// Records by their row ids, with their terms.
+    #[boxed]
     pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>> {
         let ids = to_json(ids);
         let candidates = pool_value!(self.conn,
@@ -245,6 +253,7 @@ impl SearchIndex {
     }
 
     /// Complete records by their row ids, in any order.
+    #[boxed]
     pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>> {
         ghaps_at(&mut self.conn, &to_json(ids)).await
     }

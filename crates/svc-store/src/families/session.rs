@@ -6,6 +6,7 @@ use svc_model::{
 };
 
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
+use crate::boxed;
 use crate::{
     PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount,
     columns::{non_empty, to_json},
@@ -83,6 +84,7 @@ macro_rules! sessions {
 }
 
 impl SessionWrites<'_> {
+    #[boxed]
     pub async fn begin(&mut self, start: &SessionStart) -> Result<()> {
         change!(self.tx,
             "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
@@ -97,6 +99,7 @@ impl SessionWrites<'_> {
 
     /// Creates the session if it is missing, and records that it is alive. Reopens an ended
     /// session.
+    #[boxed]
     pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<()> {
         change!(self.tx,
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
@@ -106,15 +109,18 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(select_one, self.tx, "where s.session_id = ?"; session_id).map(Session::from))
     }
 
+    #[boxed]
     pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>> {
         Ok(owners!(select_one, self.tx, "where session_id = ?"; session_id).map(Ownership::from))
     }
 
     /// Restrictions on who may use a session, besides its owner.
+    #[boxed]
     pub async fn lock(&mut self, session_id: &str) -> Result<SessionRestrictions> {
         let row = select_fields!(select_one, self.tx,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
@@ -126,6 +132,7 @@ impl SessionWrites<'_> {
         }))
     }
 
+    #[boxed]
     pub async fn put_secret(&mut self, session_id: &str, secret: &TokenHash) -> Result<()> {
         let secret = secret.as_slice();
         change!(self.tx, "update session set secret = ? where session_id = ?"; secret, session_id);
@@ -133,6 +140,7 @@ impl SessionWrites<'_> {
     }
 
     /// Removes the secrets of those sessions of `ids` that ended before `before`.
+    #[boxed]
     pub async fn forget_secrets(&mut self, ids: &[String], before: Timestamp) -> Result<()> {
         let ids = to_json(&ids);
         change!(self.tx,
@@ -142,6 +150,7 @@ impl SessionWrites<'_> {
     }
 
     /// The open sessions of this owner, the latest seen first, at most `limit`.
+    #[boxed]
     pub async fn open_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
         let owner = owner.to_string();
         Ok(select_values!(self.tx,
@@ -153,6 +162,7 @@ impl SessionWrites<'_> {
     /// key is `from` (`None`: the operator). Returns these peers. The caller then sets the
     /// visibility of their streams and of the session's
     /// ([`set_visibility`](super::StreamWrites::set_visibility)).
+    #[boxed]
     pub async fn adopt(
         &mut self,
         session_id: &str,
@@ -169,6 +179,7 @@ impl SessionWrites<'_> {
         Ok(peers.into_iter().map(PeerId::from).collect())
     }
 
+    #[boxed]
     pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<()> {
         let done = change!(self.tx,
             "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?";
@@ -178,6 +189,7 @@ impl SessionWrites<'_> {
 
     /// Replaces the times that this job wrote by the event's time, for an event that was reported
     /// late because the daemon was down.
+    #[boxed]
     pub async fn date(&mut self, session_id: &str, at: Timestamp, is_new: bool) -> Result<()> {
         let done = change!(self.tx,
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
@@ -188,15 +200,18 @@ impl SessionWrites<'_> {
 }
 
 impl SessionReads<'_> {
-    pub async fn get(self, session_id: &str) -> Result<Option<Session>> {
+    #[boxed]
+    pub async fn get(&self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(read_one, self.store, "where s.session_id = ?"; session_id).map(Session::from))
     }
 
-    pub async fn owner(self, session_id: &str) -> Result<Option<Ownership>> {
+    #[boxed]
+    pub async fn owner(&self, session_id: &str) -> Result<Option<Ownership>> {
         Ok(owners!(read_one, self.store, "where session_id = ?"; session_id).map(Ownership::from))
     }
 
-    pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>> {
+    #[boxed]
+    pub async fn latest_of(&self, owner: &Principal) -> Result<Option<String>> {
         let owner = owner.to_string();
         Ok(pool_find_value!(self.store,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
@@ -204,15 +219,17 @@ impl SessionReads<'_> {
     }
 
     /// Sessions with a secret that ended before `before`, at most `limit`.
-    pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>> {
+    #[boxed]
+    pub async fn to_forget(&self, before: Timestamp, limit: u32) -> Result<Vec<String>> {
         Ok(pool_values!(self.store,
             r#"select session_id as "session_id!" from session
             where secret is not null and ended_at < ? order by ended_at limit ?"#; before, limit))
     }
 
     /// Sessions that the reader may read, the latest seen first.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
@@ -245,8 +262,9 @@ impl SessionReads<'_> {
 
     /// Sessions that the reader may read and whose ids begin with `prefix`, open ones first, at
     /// most `limit`.
+    #[boxed]
     pub async fn with_prefix(
-        self,
+        &self,
         reader: &Reader,
         prefix: &str,
         limit: u32,
@@ -262,6 +280,7 @@ impl SessionReads<'_> {
 
 impl ToolCountWrites<'_> {
     /// Counts a tool call. Of concurrent calls, exactly one is told that a check-in is due.
+    #[boxed]
     pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount> {
         let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
         self.tx.sessions().touch(session_id, &call.created_by).await?;
@@ -283,6 +302,7 @@ impl ToolCountWrites<'_> {
 
     /// Counts one call within a larger job; returns the calls since the last reset, including this
     /// one. The session must exist.
+    #[boxed]
     pub async fn count_tool(
         &mut self,
         session_id: &str,
@@ -317,6 +337,7 @@ impl ToolCountWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<()> {
         change!(self.tx,
             "update session_counter set since = 0 where session_id = ? and agent_id = ?";
@@ -327,7 +348,8 @@ impl ToolCountWrites<'_> {
 
 impl ToolCountReads<'_> {
     /// How often each tool was called in a session, by sub-agent, the most called first.
-    pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>> {
+    #[boxed]
+    pub async fn uses(&self, session_id: &str) -> Result<Vec<ToolUse>> {
         let rows = select_fields!(pool_all, self.store,
             { tool_name: String, agent_id: String, count: i64, last_at: Timestamp },
             r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use

@@ -10,6 +10,7 @@ use futures_util::{Stream, TryStreamExt as _};
 use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{EventReads, StreamReads, StreamWrites};
+use crate::boxed;
 use crate::{
     FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView,
     columns::{VisibilityColumns, to_json, visibility_of},
@@ -22,6 +23,7 @@ use crate::{
 };
 
 impl StreamWrites<'_> {
+    #[boxed]
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
@@ -53,6 +55,7 @@ impl StreamWrites<'_> {
     }
 
     /// The state of the stream `name`. A missing stream is created with this visibility.
+    #[boxed]
     pub async fn open(
         &mut self,
         name: &StreamName,
@@ -73,6 +76,7 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
+    #[boxed]
     pub async fn close(&mut self, name: &StreamName) -> Result<()> {
         let text = name.as_str();
         let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
@@ -87,6 +91,7 @@ impl StreamWrites<'_> {
 
     /// Seqs of those events whose producer ids the stream already has, in the table or in the
     /// current commit.
+    #[boxed]
     pub async fn known_producer_ids(
         &mut self,
         name: &StreamName,
@@ -124,6 +129,7 @@ impl StreamWrites<'_> {
     }
 
     /// Sets the visibility of a stream, if it exists. Its readers are checked again.
+    #[boxed]
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
@@ -147,7 +153,8 @@ impl StreamWrites<'_> {
 }
 
 impl StreamReads<'_> {
-    pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>> {
+    #[boxed]
+    pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>> {
         let text = name.as_str();
         let row = select_fields!(pool_one, self.store,
             {
@@ -167,7 +174,8 @@ impl StreamReads<'_> {
         }))
     }
 
-    pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>> {
+    #[boxed]
+    pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>> {
         let name = name.as_str();
         Ok(pool_find_value!(self.store,
             r#"select e.at as "at!: Timestamp" from event e
@@ -177,8 +185,9 @@ impl StreamReads<'_> {
 
     /// Which of these streams have events after the position `after`: names, and the last position
     /// of each.
+    #[boxed]
     pub async fn moved(
-        self,
+        &self,
         reader: &Reader,
         names: &[String],
         after: i64,
@@ -197,8 +206,9 @@ impl StreamReads<'_> {
     }
 
     /// Streams, the latest first: those created before the stream with the row id `before`.
+    #[boxed]
     pub async fn latest(
-        self,
+        &self,
         reader: &Reader,
         before: i64,
         size: PageSize,
@@ -214,7 +224,8 @@ impl StreamReads<'_> {
     }
 
     /// Names of streams that begin with `prefix`, sorted.
-    pub async fn names(self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<String>> {
+    #[boxed]
+    pub async fn names(&self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<String>> {
         let beyond = format!("{prefix}\x7f");
         Ok(pool_values!(self.store,
             "select name from stream s
@@ -280,7 +291,8 @@ async fn page_of(
 
 impl EventReads<'_> {
     /// The last position whose event is older than `before`; `None` if there is none.
-    pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>> {
+    #[boxed]
+    pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>> {
         // Positions follow time, except after a clock was set back. A scan from the oldest event
         // suffices: it stops at the first event that is not older, and retention keeps it short.
         let first_young = pool_find_value!(self.store,
@@ -292,7 +304,8 @@ impl EventReads<'_> {
     }
 
     /// When the oldest event was appended; `None` without events.
-    pub async fn first_at(self) -> Result<Option<Timestamp>> {
+    #[boxed]
+    pub async fn first_at(&self) -> Result<Option<Timestamp>> {
         Ok(pool_find_value!(
             self.store,
             r#"select at as "at: Timestamp" from event order by position limit 1"#
@@ -300,7 +313,8 @@ impl EventReads<'_> {
     }
 
     /// The highest position that retention removed, and the highest position of the log.
-    pub async fn bounds(self) -> Result<(i64, i64)> {
+    #[boxed]
+    pub async fn bounds(&self) -> Result<(i64, i64)> {
         let row = select_fields!(pool_row, self.store, { trimmed: Option<i64>, head: Option<i64> },
             r#"select
                 (select value from meta where name = 'trimmed') as "trimmed: i64",
@@ -309,8 +323,9 @@ impl EventReads<'_> {
     }
 
     /// Events of one stream after `after`, in order. `kind` filters.
+    #[boxed]
     pub async fn of_stream(
-        self,
+        &self,
         stream: i64,
         name: &StreamName,
         after: Seq,
@@ -328,8 +343,9 @@ impl EventReads<'_> {
 
     /// Events of one kind in a stream before the seq `before`, the latest first. The cost depends
     /// on the rows read, not on the length of the stream.
+    #[boxed]
     pub async fn before(
-        self,
+        &self,
         stream: i64,
         name: &StreamName,
         before: Seq,
@@ -347,8 +363,9 @@ impl EventReads<'_> {
 
     /// Events of several streams after the position `after` and up to `until`, in order. `kind`
     /// filters.
+    #[boxed]
     pub async fn of_feed(
-        self,
+        &self,
         scope: &FeedScope,
         after: i64,
         until: i64,

@@ -8,6 +8,7 @@ use svc_model::{
 };
 
 use super::{TaskReads, TaskWrites};
+use crate::boxed;
 use crate::{
     PageSize, Result, RowPage, StoreError, StreamState, TaskRow,
     read_query::read_page,
@@ -124,11 +125,13 @@ macro_rules! tasks {
 
 impl TaskWrites<'_> {
     /// A task by its id, with the stream's head including uncommitted events.
+    #[boxed]
     pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>> {
         let raw = tasks!(select_one, self.tx, "where t.task_id = ?"; id);
         self.with_head(raw).await
     }
 
+    #[boxed]
     pub async fn by_key(&mut self, created_by: &str, key: &str) -> Result<Option<TaskRow>> {
         let raw = tasks!(select_one, self.tx,
             "where t.created_by = ? and t.idempotency_key = ?"; created_by, key);
@@ -148,6 +151,7 @@ impl TaskWrites<'_> {
         Ok(Some(row))
     }
 
+    #[boxed]
     pub async fn insert(
         &mut self,
         task: &Task,
@@ -171,6 +175,7 @@ impl TaskWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn update(&mut self, row: &TaskRow) -> Result<()> {
         let task = &row.task;
         let id = task.task_id.as_str();
@@ -190,14 +195,16 @@ impl TaskWrites<'_> {
 }
 
 impl TaskReads<'_> {
-    pub async fn get(self, id: &TaskId) -> Result<Option<TaskRow>> {
+    #[boxed]
+    pub async fn get(&self, id: &TaskId) -> Result<Option<TaskRow>> {
         row_of(tasks!(pool_one, self.store, "where t.task_id = ?"; id))
     }
 
     /// Tasks that the reader may read, the latest first, before the cursor `before` (time of
     /// creation and id).
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
@@ -239,8 +246,9 @@ impl TaskReads<'_> {
 
     /// Tasks that the reader may read and whose ids begin with `prefix`, unfinished ones first, at
     /// most `limit`.
+    #[boxed]
     pub async fn with_prefix(
-        self,
+        &self,
         reader: &Reader,
         prefix: &str,
         limit: u32,
@@ -258,8 +266,9 @@ impl TaskReads<'_> {
 
     /// Seq and data of the last frames of a task, in order: at most `count`, and at most `bytes` in
     /// total, but at least one. The flag states whether `bytes` was the bound that applied.
+    #[boxed]
     pub async fn last_frames(
-        self,
+        &self,
         id: &TaskId,
         count: u32,
         bytes: usize,
@@ -283,19 +292,22 @@ impl TaskReads<'_> {
     }
 
     /// Tasks that nobody has begun and that have no event since `before`.
-    pub async fn old_pending(self, before: Timestamp) -> Result<Vec<TaskRow>> {
+    #[boxed]
+    pub async fn old_pending(&self, before: Timestamp) -> Result<Vec<TaskRow>> {
         rows_of(tasks!(pool_all, self.store,
             "where t.status = 'pending' and e.at <= ? order by e.at limit 500"; before))
     }
 
     /// Tasks whose runners' processes are on a machine, and that have not ended.
-    pub async fn active_on(self, machine: &MachineId) -> Result<Vec<TaskRow>> {
+    #[boxed]
+    pub async fn active_on(&self, machine: &MachineId) -> Result<Vec<TaskRow>> {
         rows_of(tasks!(pool_all, self.store,
             "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500"; machine))
     }
 
     /// Running tasks that have no event since `before`, without those that another machine runs.
-    pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>> {
+    #[boxed]
+    pub async fn silent(&self, before: Timestamp) -> Result<Vec<TaskRow>> {
         rows_of(tasks!(pool_all, self.store,
             "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500";
             before, self.store.machine_id()))

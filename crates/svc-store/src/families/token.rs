@@ -6,6 +6,7 @@ use std::time::Duration;
 use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId};
 
 use super::{BrowserReads, BrowserWrites, TokenReads, TokenWrites};
+use crate::boxed;
 use crate::{
     LoginCodeRow, PageSize, ProcessSubject, Result, RowPage, StoreError, SubjectHolders, TokenEnd,
     TokenRow,
@@ -93,6 +94,7 @@ macro_rules! tokens {
 
 impl TokenWrites<'_> {
     /// Stores a token's row with the SHA-256 of the token.
+    #[boxed]
     pub async fn insert(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<()> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
@@ -110,6 +112,7 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes a token for the operator; an earlier time of revocation stays.
+    #[boxed]
     pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>> {
         change!(self.tx,
             "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?";
@@ -119,6 +122,7 @@ impl TokenWrites<'_> {
 
     /// Revokes the minted tokens of a session and returns those that were not revoked before. The
     /// token of a process is revoked with the end of the process.
+    #[boxed]
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
@@ -128,6 +132,7 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes all tokens of a session and returns those that were not revoked before.
+    #[boxed]
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
@@ -137,6 +142,7 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes the tokens of a process that has exited, at most `limit`. Returns them.
+    #[boxed]
     pub async fn end_of_process(
         &mut self,
         process: &ProcessIdentity,
@@ -152,6 +158,7 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes the tokens of processes of a machine, at most `limit`. Returns them.
+    #[boxed]
     pub async fn end_of_machine(
         &mut self,
         machine: &MachineId,
@@ -166,12 +173,14 @@ impl TokenWrites<'_> {
     }
 
     /// Records which `svc` process uses a token of a client's process.
+    #[boxed]
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<()> {
         change!(self.tx, "update token set bearer = ? where token_id = ?"; bearer, id);
         Ok(())
     }
 
     /// The `svc` processes that use tokens of a client's process.
+    #[boxed]
     pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>> {
         Ok(select_values!(self.tx,
             r#"select distinct bearer as "bearer!" from token
@@ -181,6 +190,7 @@ impl TokenWrites<'_> {
 
     /// Removes tokens of a client's process that process `bearer` uses, except the latest `kept`,
     /// at most `limit`. Tokens that the operator revoked stay.
+    #[boxed]
     pub async fn trim_of_bearer(
         &mut self,
         process: &ProcessIdentity,
@@ -199,6 +209,7 @@ impl TokenWrites<'_> {
 
     /// Removes tokens whose processes exited before `before`, at most `limit`. Returns their
     /// number.
+    #[boxed]
     pub async fn forget_gone_processes(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from token where token_id in (select token_id from token
@@ -206,6 +217,7 @@ impl TokenWrites<'_> {
             TokenEnd::Gone, before, limit))
     }
 
+    #[boxed]
     pub async fn process_subject(
         &mut self,
         process: &ProcessIdentity,
@@ -232,12 +244,14 @@ impl TokenWrites<'_> {
         }))
     }
 
+    #[boxed]
     pub async fn of_process(&mut self, process: &ProcessIdentity) -> Result<Option<TokenRow>> {
         row_of(tokens!(select_one, self.tx,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1"; process.pid, process.started, self.tx.now))
     }
 
+    #[boxed]
     pub async fn is_subject(&mut self, session: &str) -> Result<bool> {
         Ok(select_value!(self.tx,
             r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#;
@@ -246,6 +260,7 @@ impl TokenWrites<'_> {
 
     /// Who can speak as a subject: its valid minted tokens, and the processes that were issued
     /// tokens of the subject.
+    #[boxed]
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders> {
         let has_minted = select_value!(self.tx,
             r#"select exists (select 1 from token where session = ? and client_pid is null
@@ -271,6 +286,7 @@ impl TokenWrites<'_> {
         Ok(SubjectHolders { has_minted, processes, projects })
     }
 
+    #[boxed]
     pub async fn note_use(&mut self, id: &TokenId) -> Result<()> {
         let done = change!(self.tx,
             "update token set last_used_at = ? where token_id = ?"; self.tx.now, id);
@@ -280,14 +296,16 @@ impl TokenWrites<'_> {
 
 impl TokenReads<'_> {
     /// The token with this SHA-256, in any state.
-    pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>> {
+    #[boxed]
+    pub async fn by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>> {
         let hash = hash.as_slice();
         row_of(tokens!(read_one, self.store, "where hash = ?"; hash))
     }
 
     /// The hash of a token that is valid at `now` and whose hash is from `least` to `greatest`.
+    #[boxed]
     pub async fn good_between(
-        self,
+        &self,
         least: &TokenHash,
         greatest: &TokenHash,
         now: Timestamp,
@@ -299,13 +317,15 @@ impl TokenReads<'_> {
         Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
-    pub async fn get(self, id: &TokenId) -> Result<Option<TokenRow>> {
+    #[boxed]
+    pub async fn get(&self, id: &TokenId) -> Result<Option<TokenRow>> {
         row_of(tokens!(pool_one, self.store, "where token_id = ?"; id))
     }
 
     /// The latest token of a process that is valid at `now`.
+    #[boxed]
     pub async fn of_process(
-        self,
+        &self,
         process: &ProcessIdentity,
         now: Timestamp,
     ) -> Result<Option<TokenRow>> {
@@ -315,7 +335,8 @@ impl TokenReads<'_> {
     }
 
     /// Whether there are tokens whose processes exited before `before`.
-    pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool> {
+    #[boxed]
+    pub async fn has_gone_processes(&self, before: Timestamp) -> Result<bool> {
         Ok(pool_value!(self.store,
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#;
             TokenEnd::Gone, before))
@@ -323,8 +344,9 @@ impl TokenReads<'_> {
 
     /// Processes of this machine that have unrevoked tokens, at most `limit`, after the cursor
     /// `after`.
+    #[boxed]
     pub async fn processes(
-        self,
+        &self,
         after: Option<&ProcessIdentity>,
         limit: u32,
     ) -> Result<Vec<ProcessIdentity>> {
@@ -342,14 +364,16 @@ impl TokenReads<'_> {
     }
 
     /// Tokens whose ids begin with `prefix`, unrevoked ones first, at most `limit`.
-    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>> {
+    #[boxed]
+    pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>> {
         rows_of(tokens!(pool_all, self.store,
             "where token_id >= ?1 and token_id < ?1 || '~'
             order by revoked_at is not null, token_id desc limit ?2"; prefix, limit))
     }
 
     /// Tokens, the latest first, before the cursor `before`.
-    pub async fn list(self, before: Option<&str>, size: PageSize) -> Result<RowPage<TokenRow>> {
+    #[boxed]
+    pub async fn list(&self, before: Option<&str>, size: PageSize) -> Result<RowPage<TokenRow>> {
         let limit = size.limit();
         let rows = tokens!(pool_page, self.store,
             "where ?1 is null or token_id < ?1 order by token_id desc limit ?2"; before, limit);
@@ -371,13 +395,15 @@ macro_rules! login_codes {
 direct_row!(LoginCodeRow { operator_credential, expires_at, used_at });
 
 impl BrowserReads<'_> {
-    pub async fn login_code(self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
+    #[boxed]
+    pub async fn login_code(&self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
         Ok(login_codes!(pool_one, self.store, "where hash = ?"; hash))
     }
 }
 
 impl BrowserWrites<'_> {
+    #[boxed]
     pub async fn insert_login_code(
         &mut self,
         hash: &TokenHash,
@@ -391,11 +417,13 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
+    #[boxed]
     pub async fn login_code(&mut self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
         Ok(login_codes!(select_one, self.tx, "where hash = ?"; hash))
     }
 
+    #[boxed]
     pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<()> {
         let key = hash.as_slice();
         let done = change!(self.tx,
@@ -405,6 +433,7 @@ impl BrowserWrites<'_> {
     }
 
     /// Removes codes that expired more than `kept` ago, at most `limit`.
+    #[boxed]
     pub async fn forget_login_codes(&mut self, kept: Duration, limit: u32) -> Result<()> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
@@ -414,6 +443,7 @@ impl BrowserWrites<'_> {
     }
 
     /// Removes browsers whose sign-in expired more than `kept` ago, at most `limit`.
+    #[boxed]
     pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<()> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
@@ -424,6 +454,7 @@ impl BrowserWrites<'_> {
     }
 
     /// Revokes the cookies of all browsers. Returns those that were not revoked before.
+    #[boxed]
     pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ?

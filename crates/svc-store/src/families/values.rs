@@ -13,6 +13,7 @@ use svc_model::{
 };
 
 use super::{CalibrationReads, ValueReads, ValueWrites};
+use crate::boxed;
 use crate::{
     CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin, Result,
     VerdictWeek,
@@ -46,8 +47,9 @@ fn scope_of<'a>(reader: &'a Reader, project: Option<&'a str>) -> Option<&'a str>
 impl CalibrationReads<'_> {
     /// Rates of confirmed predictions by strategy in a domain: the requested strategy first, then
     /// the most used.
+    #[boxed]
     pub async fn hit_rates(
-        self,
+        &self,
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
@@ -69,8 +71,9 @@ impl CalibrationReads<'_> {
     }
 
     /// Root causes of wrong predictions of a domain, the most frequent first.
+    #[boxed]
     pub async fn root_causes(
-        self,
+        &self,
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
@@ -93,8 +96,9 @@ impl CalibrationReads<'_> {
         Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
     }
 
+    #[boxed]
     pub async fn rows(
-        self,
+        &self,
         reader: &Reader,
         project: Option<&str>,
         client: Option<&str>,
@@ -121,8 +125,9 @@ impl CalibrationReads<'_> {
             CalibrationRow, self.store; project, client, domain, scope, key, read_project))
     }
 
+    #[boxed]
     pub async fn probability_bins(
-        self,
+        &self,
         reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
@@ -148,8 +153,9 @@ impl CalibrationReads<'_> {
 
     /// Records that ended in each week, and how many of these were confirmed; the latest `limit`
     /// weeks, in order.
+    #[boxed]
     pub async fn verdict_weeks(
-        self,
+        &self,
         reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
@@ -223,6 +229,7 @@ macro_rules! values {
 impl ValueWrites<'_> {
     /// Replaces the clusters of an axis, in a fixed number of statements. Each cluster keeps the
     /// name of the former cluster that shares the most records with it.
+    #[boxed]
     pub async fn put_clusters(
         &mut self,
         axis: Axis,
@@ -270,6 +277,7 @@ impl ValueWrites<'_> {
 
     /// Stores a value. If the same value of the same cluster exists for the project (without a
     /// project: for the session), returns that one instead.
+    #[boxed]
     pub async fn insert(
         &mut self,
         value: &Value,
@@ -324,7 +332,8 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
 
 impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
-    pub async fn count_resolved(self) -> Result<(i64, String)> {
+    #[boxed]
+    pub async fn count_resolved(&self) -> Result<(i64, String)> {
         let row = select_fields!(pool_row, self.store, { count: i64, last: i64, at: i64 },
             r#"select
                 (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'ended') as "count!: i64",
@@ -333,7 +342,8 @@ impl ValueReads<'_> {
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
-    pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64> {
+    #[boxed]
+    pub async fn count_resolved_for(&self, reader: &Reader) -> Result<i64> {
         let (scope, key, project) = (sum_scope(reader), reader.key(), reader.project());
         Ok(pool_value!(self.store,
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
@@ -342,7 +352,8 @@ impl ValueReads<'_> {
             ) as "count!: i64""#; scope, key, project))
     }
 
-    pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>> {
+    #[boxed]
+    pub async fn clustering(&self, axis: Axis) -> Result<Option<Clustering>> {
         Ok(pool_one!(
             "select state, records, noise from clustering where axis = ?",
             Clustering, self.store; axis))
@@ -350,7 +361,8 @@ impl ValueReads<'_> {
 
     /// The clusters of an axis, the largest first. Counts only records that the reader may read;
     /// clusters without any are left out.
-    pub async fn clusters(self, reader: &Reader, axis: Axis) -> Result<Vec<ClusterRow>> {
+    #[boxed]
+    pub async fn clusters(&self, reader: &Reader, axis: Axis) -> Result<Vec<ClusterRow>> {
         Ok(pool_all!(
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
@@ -367,8 +379,9 @@ impl ValueReads<'_> {
     }
 
     /// Records of a cluster that the reader may read, the nearest to its centroid first.
+    #[boxed]
     pub async fn members(
-        self,
+        &self,
         reader: &Reader,
         cluster_id: &str,
         limit: u32,
@@ -386,8 +399,9 @@ impl ValueReads<'_> {
 
     /// Values that the reader may read, the latest first, each with its terms, and their total
     /// number.
+    #[boxed]
     pub async fn list(
-        self,
+        &self,
         reader: &Reader,
         axis: Option<Axis>,
         limit: u32,
@@ -407,8 +421,9 @@ impl ValueReads<'_> {
 
     /// Values that the reader may read and whose cluster has records of a domain, those with the
     /// most such records first.
+    #[boxed]
     pub async fn of_domain(
-        self,
+        &self,
         reader: &Reader,
         domain: Domain,
         limit: u32,

@@ -19,6 +19,7 @@ use sqlx::{
 use svc_model::limits;
 use svc_sys::private_file;
 
+use crate::boxed;
 use crate::{LastBackup, Result, StoreError};
 
 /// Attempts to take the lock. A process that probes the lock holds it for a moment.
@@ -166,6 +167,7 @@ pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions> {
 
 /// Copies the database at `from` to the new file `to`, and checks the copy. A daemon may be writing
 /// to the database meanwhile.
+#[boxed]
 pub async fn backup(from: &Path, to: &Path) -> Result<()> {
     let mut conn = reader_options(from)?.connect().await?;
     vacuum_into(&mut conn, to).await?;

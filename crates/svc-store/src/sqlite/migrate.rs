@@ -13,6 +13,7 @@ use sqlx::{
 };
 
 use super::file::{reader_options, vacuum_into, writer_options};
+use crate::boxed;
 use crate::{
     CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, Result, ServerReport,
     StoreError,
@@ -43,6 +44,7 @@ impl Migrations {
     }
 
     /// Compares with the database at `path`, without changing or creating anything.
+    #[boxed(?Send)]
     pub async fn inspect_file(path: &Path) -> Result<Self, MigrateError> {
         if !path.exists() {
             return Ok(Self::of_nothing());
@@ -55,6 +57,7 @@ impl Migrations {
 
     /// Migrates the database at `path` to our version, and creates it if it is missing. The caller
     /// holds its lock.
+    #[boxed(?Send)]
     pub async fn apply_file(path: &Path) -> Result<Self, MigrateError> {
         let mut conn = writer_options(path)?.connect().await.map_err(StoreError::from)?;
         let migrations = inspect(&mut conn).await?;
@@ -67,11 +70,13 @@ impl Migrations {
 #[cfg(feature = "postgres")]
 impl Migrations {
     /// Compares with a server's schema, without changing or creating anything.
+    #[boxed(?Send)]
     pub async fn inspect_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
         crate::postgres::inspect_server(options).await
     }
 
     /// Migrates a server's schema to our version, and creates it if it is missing.
+    #[boxed(?Send)]
     pub async fn apply_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
         crate::postgres::migrate_server(options).await
     }
@@ -82,6 +87,7 @@ impl ServerReport {
     /// # Errors
     /// [`MigrateError::Refused`] if the server does not answer, or does not meet the store's
     /// requirements.
+    #[boxed]
     pub async fn look(options: &PostgresOptions) -> Result<Self, MigrateError> {
         crate::postgres::look_at_server(options).await
     }
@@ -91,6 +97,7 @@ impl ServerReport {
 impl CopyReport {
     /// Moves the history in the file at `path`, which the caller has locked, to a server.
     /// `progress` gets a table's name and the number of its rows so far. A trial changes nothing.
+    #[boxed(?Send)]
     pub async fn to_server(
         path: &Path,
         options: &PostgresOptions,
@@ -101,6 +108,7 @@ impl CopyReport {
     }
 
     /// Moves a server's history to the file at `path`, which the caller has locked.
+    #[boxed(?Send)]
     pub async fn to_file(
         options: &PostgresOptions,
         path: &Path,
@@ -113,6 +121,7 @@ impl CopyReport {
 
 #[cfg(not(feature = "postgres"))]
 impl CopyReport {
+    #[boxed(?Send)]
     pub async fn to_server(
         _path: &Path,
         _options: &PostgresOptions,
@@ -122,6 +131,7 @@ impl CopyReport {
         Err(without_postgres().into())
     }
 
+    #[boxed(?Send)]
     pub async fn to_file(
         _options: &PostgresOptions,
         _path: &Path,
@@ -139,10 +149,12 @@ fn without_postgres() -> MigrateError {
 
 #[cfg(not(feature = "postgres"))]
 impl Migrations {
+    #[boxed(?Send)]
     pub async fn inspect_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
         Err(without_postgres())
     }
 
+    #[boxed(?Send)]
     pub async fn apply_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
         Err(without_postgres())
     }
@@ -150,6 +162,7 @@ impl Migrations {
 
 #[cfg(not(feature = "postgres"))]
 impl ServerReport {
+    #[boxed]
     pub async fn look(_options: &PostgresOptions) -> Result<Self, MigrateError> {
         Err(without_postgres())
     }

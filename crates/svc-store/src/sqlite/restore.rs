@@ -14,6 +14,7 @@ use super::{
     file::{findings, reader_options, restore_options},
     migrate::{applied_steps, inspect, model_of},
 };
+use crate::boxed;
 use crate::{Migrations, RestoreError, Result, StoreError, upkeep::MoveMark};
 
 /// Statements that invalidate state from before the restore.
@@ -43,6 +44,7 @@ const SETTINGS: &[&str] = &["application_id", "user_version", "encoding"];
 ///
 /// # Errors
 /// If the file is damaged, of a later version, or has a schema that the migrations do not create.
+#[boxed(?Send)]
 pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, RestoreError> {
     let mut conn = restore_options(path)?.connect().await.map_err(StoreError::from)?;
     let prepared = prepare(&mut conn, path, now).await;
@@ -57,6 +59,7 @@ pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, 
 ///
 /// # Errors
 /// If the file cannot be read, or is of a later version.
+#[boxed(?Send)]
 pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreError> {
     let mut conn = read_only(path).await?;
     let migrations = inspect(&mut conn).await?;
@@ -73,6 +76,7 @@ pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreErr
 ///
 /// # Errors
 /// If the file cannot be read, or has no history.
+#[boxed]
 pub async fn gone_to(path: &Path) -> Result<Option<String>> {
     let mut conn = read_only(path).await?;
     let marks =

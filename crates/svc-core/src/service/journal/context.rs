@@ -354,7 +354,8 @@ impl Journal {
             project = store.sessions().get(session).await?.and_then(|session| session.project);
         }
         let project = caller.project().or(project.as_deref()).unwrap_or_default();
-        let telling = |kind| store.ghaps().telling(&reader, domain, strategy, kind, project, MOST);
+        let ghaps = store.ghaps();
+        let telling = |kind| ghaps.telling(&reader, domain, strategy, kind, project, MOST);
         let mut markdown = BoundedMarkdown::new(budget);
         let failed = telling(LessonKind::Falsified).await?;
         let mut given_texts = HashSet::new();

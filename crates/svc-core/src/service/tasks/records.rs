@@ -237,8 +237,8 @@ impl Tasks {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
         }
-        let read = self.core.store.tasks().last_frames(id, count, limits::TASK_FRAMES_BYTES);
-        let (frames, cut) = Box::pin(read).await?;
+        let tasks = self.core.store.tasks();
+        let (frames, cut) = tasks.last_frames(id, count, limits::TASK_FRAMES_BYTES).await?;
         Ok(LastFrames { frames, cut })
     }
 
