@@ -7,28 +7,30 @@
 
 use std::{pin::pin, sync::Arc};
 
-use futures_util::{Stream, TryStreamExt as _, future::BoxFuture, stream::BoxStream};
-use rusqlite::types::FromSql;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use rusqlite::types::{FromSql, FromSqlError, ToSqlOutput, Type, Value, ValueRef};
 use serde::Serialize;
 use sqlx::{
-    FromRow, Sqlite, SqliteConnection, SqlitePool,
+    Column as _, Decode, Row as _, Sqlite, SqliteConnection, SqlitePool, TypeInfo as _,
+    ValueRef as _,
+    error::BoxDynError,
     pool::PoolConnection,
-    query::{Map, QueryScalar},
-    sqlite::{SqliteArguments, SqliteRow},
+    query::{Query, QueryScalar},
+    sqlite::{SqliteArguments, SqliteRow, SqliteValueRef},
 };
 use svc_model::json_bytes;
 
 use crate::{
     Bus, PageSize, Result, RowPage,
     bus::Version,
-    columns::{DirectRow, Parameter},
+    columns::{Columns, DirectRow, Parameter, is_column_of},
     sqlite::row_readers::{FrameReaders, RowReaders},
 };
 
 #[cfg(feature = "postgres")]
-use crate::postgres::{PgReaders, PgRow, read_column, read_row};
+use crate::postgres::{PgReaders, PgRow, pg_column, read_pg_row};
 #[cfg(feature = "postgres")]
-use futures_util::StreamExt as _;
+use futures_util::stream;
 
 #[derive(Debug, Clone)]
 pub(super) enum Readers {
@@ -212,188 +214,194 @@ impl<'a> From<&'a mut ReaderConnection> for ReadSource<'a> {
     }
 }
 
-/// A query that sqlx has checked, and how its result is read from another engine's row.
-pub(super) trait CheckedQuery: Sized {
-    type Output: Send + 'static;
-
-    fn fetch<'e>(self, from: SqliteSource<'e>) -> BoxStream<'e, Result<Self::Output, sqlx::Error>>
-    where
-        Self: 'e;
-
-    fn fetch_optional<'e>(
-        self,
-        from: SqliteSource<'e>,
-    ) -> BoxFuture<'e, Result<Option<Self::Output>, sqlx::Error>>
-    where
-        Self: 'e;
-
-    #[cfg(feature = "postgres")]
-    fn read(row: &PgRow) -> Result<Self::Output, sqlx::Error>;
-}
-
-pub(super) enum SqliteSource<'a> {
-    Pool(&'a SqlitePool),
-    Connection(&'a mut SqliteConnection),
-}
-
-/// sqlx's two query types have the same methods and no common trait.
-macro_rules! fetch_from_sqlite {
-    () => {
-        type Output = T;
-
-        fn fetch<'e>(self, from: SqliteSource<'e>) -> BoxStream<'e, Result<T, sqlx::Error>>
-        where
-            Self: 'e,
-        {
-            match from {
-                SqliteSource::Pool(pool) => self.fetch(pool),
-                SqliteSource::Connection(connection) => self.fetch(connection),
-            }
-        }
-
-        fn fetch_optional<'e>(
-            self,
-            from: SqliteSource<'e>,
-        ) -> BoxFuture<'e, Result<Option<T>, sqlx::Error>>
-        where
-            Self: 'e,
-        {
-            match from {
-                SqliteSource::Pool(pool) => Box::pin(self.fetch_optional(pool)),
-                SqliteSource::Connection(connection) => Box::pin(self.fetch_optional(connection)),
-            }
-        }
-    };
-}
-
-impl<F, T> CheckedQuery for Map<'_, Sqlite, F, SqliteArguments>
-where
-    F: FnMut(SqliteRow) -> Result<T, sqlx::Error> + Send,
-    T: DirectRow + Send + Unpin + 'static,
-{
-    fetch_from_sqlite!();
-
-    #[cfg(feature = "postgres")]
-    fn read(row: &PgRow) -> Result<T, sqlx::Error> {
-        read_row(row)
-    }
-}
-
-impl<T> CheckedQuery for QueryScalar<'_, Sqlite, T, SqliteArguments>
-where
-    T: FromSql + Send + Unpin + 'static,
-    (T,): for<'r> FromRow<'r, SqliteRow>,
-{
-    fetch_from_sqlite!();
-
-    #[cfg(feature = "postgres")]
-    fn read(row: &PgRow) -> Result<T, sqlx::Error> {
-        read_column(row)
-    }
-}
-
-pub(super) struct ReadQuery<Q, B> {
-    checked: Q,
-    /// The same text, and its values, for an engine that sqlx has not checked.
-    #[cfg(feature = "postgres")]
+/// A query whose text sqlx has checked at compile time, and the values of its parameters. The rows
+/// of either engine are read like those of write jobs, so the code that runs a query exists once.
+pub(super) struct ReadQuery<T> {
     sql: &'static str,
-    #[cfg(feature = "postgres")]
-    bind: B,
-    #[cfg(not(feature = "postgres"))]
-    bind: std::marker::PhantomData<B>,
+    values: Vec<Parameter<'static>>,
+    read: fn(&EngineRow) -> rusqlite::Result<T>,
 }
 
-impl<Q, B> ReadQuery<Q, B>
-where
-    Q: CheckedQuery,
-    B: FnOnce() -> Result<Vec<Parameter<'static>>, sqlx::Error>,
-{
+enum EngineRow {
+    Sqlite(SqliteRow),
     #[cfg(feature = "postgres")]
-    pub(super) fn new(checked: Q, sql: &'static str, bind: B) -> Self {
-        Self { checked, sql, bind }
-    }
+    Postgres(PgRow),
+}
 
-    #[cfg(not(feature = "postgres"))]
-    pub(super) fn new(checked: Q, _sql: &'static str, _bind: B) -> Self {
-        Self { checked, bind: std::marker::PhantomData }
+impl<T: DirectRow> ReadQuery<T> {
+    pub(super) fn rows(sql: &'static str, values: Vec<Parameter<'static>>) -> Self {
+        let read = |row: &EngineRow| match row {
+            EngineRow::Sqlite(row) => T::read(&mut SqliteColumns { row, next: 0 }),
+            #[cfg(feature = "postgres")]
+            EngineRow::Postgres(row) => read_pg_row(row),
+        };
+        Self { sql, values, read }
     }
+}
 
+impl<T: FromSql> ReadQuery<T> {
+    /// A query of a single column, whose type is that of the checked query.
+    pub(super) fn column<'q>(
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
+        sql: &'static str,
+        values: Vec<Parameter<'static>>,
+    ) -> Self {
+        let read = |row: &EngineRow| match row {
+            EngineRow::Sqlite(row) => sqlite_column(row, 0),
+            #[cfg(feature = "postgres")]
+            EngineRow::Postgres(row) => pg_column(row, 0),
+        };
+        Self { sql, values, read }
+    }
+}
+
+impl<T: Send + 'static> ReadQuery<T> {
     pub(super) fn fetch<'e>(
         self,
         from: impl Into<ReadSource<'e>>,
-    ) -> BoxStream<'e, Result<Q::Output, sqlx::Error>>
-    where
-        Q: 'e,
-    {
-        match from.into() {
-            ReadSource::Pool(pool) => self.checked.fetch(SqliteSource::Pool(pool)),
-            ReadSource::Connection(connection) => {
-                self.checked.fetch(SqliteSource::Connection(connection))
-            }
-            #[cfg(feature = "postgres")]
-            ReadSource::Postgres(readers) => match (self.bind)() {
-                Ok(values) => {
-                    let rows = readers.rows(self.sql, values);
-                    rows.map(|row| row.and_then(|row| Q::read(&row))).boxed()
-                }
-                Err(error) => futures_util::stream::once(async { Err(error) }).boxed(),
-            },
-        }
+    ) -> BoxStream<'e, Result<T, sqlx::Error>> {
+        let Self { sql, values, read } = self;
+        from.into().rows(sql, values).map(move |row| decoded(read(&row?))).boxed()
     }
 
-    pub(super) fn fetch_all<'e>(
+    pub(super) async fn fetch_all<'e>(
         self,
         from: impl Into<ReadSource<'e>>,
-    ) -> BoxFuture<'e, Result<Vec<Q::Output>, sqlx::Error>>
-    where
-        Q: 'e,
-    {
-        match from.into() {
-            #[cfg(feature = "postgres")]
-            ReadSource::Postgres(readers) => {
-                let (sql, values) = (self.sql, (self.bind)());
-                Box::pin(async move {
-                    let rows = readers.every(sql, &values?).await?;
-                    rows.iter().map(Q::read).collect()
-                })
-            }
-            from => Box::pin(self.fetch(from).try_collect()),
+    ) -> Result<Vec<T>, sqlx::Error> {
+        let Self { sql, values, read } = self;
+        let mut rows = from.into().all_rows(sql, values).await?;
+        let mut all = Vec::new();
+        while let Some(row) = rows.try_next().await? {
+            all.push(decoded(read(&row))?);
         }
+        Ok(all)
     }
 
-    pub(super) fn fetch_optional<'e>(
+    pub(super) async fn fetch_optional<'e>(
         self,
         from: impl Into<ReadSource<'e>>,
-    ) -> BoxFuture<'e, Result<Option<Q::Output>, sqlx::Error>>
-    where
-        Q: 'e,
-    {
-        match from.into() {
-            ReadSource::Pool(pool) => self.checked.fetch_optional(SqliteSource::Pool(pool)),
-            ReadSource::Connection(connection) => {
-                self.checked.fetch_optional(SqliteSource::Connection(connection))
+    ) -> Result<Option<T>, sqlx::Error> {
+        let row = from.into().first_row(self.sql, self.values).await?;
+        row.map(|row| decoded((self.read)(&row))).transpose()
+    }
+
+    pub(super) async fn fetch_one<'e>(
+        self,
+        from: impl Into<ReadSource<'e>>,
+    ) -> Result<T, sqlx::Error> {
+        self.fetch_optional(from).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+}
+
+fn decoded<T>(read: rusqlite::Result<T>) -> Result<T, sqlx::Error> {
+    read.map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+impl<'e> ReadSource<'e> {
+    fn rows(
+        self,
+        sql: &'static str,
+        values: Vec<Parameter<'static>>,
+    ) -> BoxStream<'e, Result<EngineRow, sqlx::Error>> {
+        match self {
+            Self::Pool(pool) => {
+                sqlite_query(sql, values).fetch(pool).map_ok(EngineRow::Sqlite).boxed()
+            }
+            Self::Connection(connection) => {
+                sqlite_query(sql, values).fetch(connection).map_ok(EngineRow::Sqlite).boxed()
             }
             #[cfg(feature = "postgres")]
-            ReadSource::Postgres(readers) => {
-                let (sql, values) = (self.sql, (self.bind)());
-                Box::pin(async move {
-                    let row = readers.first(sql, &values?).await?;
-                    row.map(|row| Q::read(&row)).transpose()
-                })
+            Self::Postgres(readers) => {
+                readers.rows(sql, values).map_ok(EngineRow::Postgres).boxed()
             }
         }
     }
 
-    pub(super) fn fetch_one<'e>(
+    /// All rows of a query: a server sends them at once.
+    async fn all_rows(
         self,
-        from: impl Into<ReadSource<'e>>,
-    ) -> BoxFuture<'e, Result<Q::Output, sqlx::Error>>
-    where
-        Q: 'e,
-    {
-        let row = self.fetch_optional(from);
-        Box::pin(async move { row.await?.ok_or(sqlx::Error::RowNotFound) })
+        sql: &'static str,
+        values: Vec<Parameter<'static>>,
+    ) -> Result<BoxStream<'e, Result<EngineRow, sqlx::Error>>, sqlx::Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => {
+                let rows = readers.every(sql, &values).await?;
+                Ok(stream::iter(rows).map(|row| Ok(EngineRow::Postgres(row))).boxed())
+            }
+            file => Ok(file.rows(sql, values)),
+        }
     }
+
+    async fn first_row(
+        self,
+        sql: &'static str,
+        values: Vec<Parameter<'static>>,
+    ) -> Result<Option<EngineRow>, sqlx::Error> {
+        let query = |values| sqlite_query(sql, values);
+        Ok(match self {
+            Self::Pool(pool) => query(values).fetch_optional(pool).await?.map(EngineRow::Sqlite),
+            Self::Connection(connection) => {
+                query(values).fetch_optional(connection).await?.map(EngineRow::Sqlite)
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => readers.first(sql, &values).await?.map(EngineRow::Postgres),
+        })
+    }
+}
+
+fn sqlite_query(
+    sql: &'static str,
+    values: Vec<Parameter<'static>>,
+) -> Query<'static, Sqlite, SqliteArguments> {
+    values.into_iter().fold(sqlx::query(sql), |query, value| match value {
+        ToSqlOutput::Owned(Value::Integer(number)) => query.bind(number),
+        ToSqlOutput::Owned(Value::Real(number)) => query.bind(number),
+        ToSqlOutput::Owned(Value::Text(text)) => query.bind(text),
+        ToSqlOutput::Owned(Value::Blob(bytes)) => query.bind(bytes),
+        // `owned_parameter` makes no others.
+        _ => query.bind(None::<i64>),
+    })
+}
+
+struct SqliteColumns<'a> {
+    row: &'a SqliteRow,
+    next: usize,
+}
+
+impl Columns for SqliteColumns<'_> {
+    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
+        let at = self.next;
+        self.next += 1;
+        debug_assert!(
+            self.row.columns().get(at).is_some_and(|column| is_column_of(column.name(), field)),
+            "column {at} is not {field}"
+        );
+        sqlite_column(self.row, at)
+    }
+}
+
+fn sqlite_column<T: FromSql>(row: &SqliteRow, at: usize) -> rusqlite::Result<T> {
+    let failed = |error| rusqlite::Error::FromSqlConversionFailure(at, Type::Null, error);
+    let value = row.try_get_raw(at).map_err(|error| failed(error.into()))?;
+    let value = sqlite_value(value).map_err(failed)?;
+    T::column_result(value).map_err(|error: FromSqlError| {
+        rusqlite::Error::FromSqlConversionFailure(at, value.data_type(), error.into())
+    })
+}
+
+fn sqlite_value(value: SqliteValueRef<'_>) -> Result<ValueRef<'_>, BoxDynError> {
+    if value.is_null() {
+        return Ok(ValueRef::Null);
+    }
+    let kind = value.type_info().into_owned();
+    Ok(match kind.name() {
+        "INTEGER" => ValueRef::Integer(Decode::<Sqlite>::decode(value)?),
+        "REAL" => ValueRef::Real(Decode::<Sqlite>::decode(value)?),
+        "TEXT" => ValueRef::Text(<&str as Decode<Sqlite>>::decode(value)?.as_bytes()),
+        "BLOB" => ValueRef::Blob(Decode::<Sqlite>::decode(value)?),
+        kind => return Err(format!("a column of the type {kind}").into()),
+    })
 }
 
 /// Reads rows of a query until a page is full. The query's limit is [`PageSize::limit`], one row

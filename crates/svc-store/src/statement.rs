@@ -143,14 +143,14 @@ macro_rules! pool_query {
     (
         $fetch:ident from $source:ident, $columns:literal, $raw:ty, $from:expr
         $(, $tail:literal $(+ $more:literal)*)? $(; $($argument:expr),+)?
-    ) => {
-        $crate::read_query::ReadQuery::new(
-            sqlx::query_as!($raw, $columns $(+ $tail $(+ $more)*)? $($(, $argument)+)?),
+    ) => {{
+        let _ = || sqlx::query_as!($raw, $columns $(+ $tail $(+ $more)*)? $($(, $argument)+)?);
+        $crate::read_query::ReadQuery::<$raw>::rows(
             concat!($columns $(, $tail $(, $more)*)?),
-            || Ok(vec![$($($crate::columns::owned_parameter(&$argument)?),+)?]),
+            vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
         )
         .$fetch($from.$source())
-    };
+    }};
 }
 
 /// The row of a query that returns at most one.
@@ -190,10 +190,10 @@ macro_rules! pool_page {
 /// Runs a method of `ReadQuery` with a query of a single column.
 macro_rules! pool_scalar {
     ($fetch:ident, $from:expr, $sql:literal $(; $($argument:expr),+)?) => {
-        $crate::read_query::ReadQuery::new(
-            sqlx::query_scalar!($sql $($(, $argument)+)?),
+        $crate::read_query::ReadQuery::column(
+            || sqlx::query_scalar!($sql $($(, $argument)+)?),
             $sql,
-            || Ok(vec![$($($crate::columns::owned_parameter(&$argument)?),+)?]),
+            vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
         )
         .$fetch($from.source())
         .await?

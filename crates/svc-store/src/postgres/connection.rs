@@ -72,11 +72,11 @@ pub(super) async fn change(
     Ok(conn.execute(sqlx::query_with(sql, arguments)).await?.rows_affected())
 }
 
-pub(crate) fn read_row<T: DirectRow>(row: &PgRow) -> Result<T, sqlx::Error> {
+pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> Result<T, sqlx::Error> {
     row::read_row(row).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-pub(crate) fn read_column<T: FromSql>(row: &PgRow) -> Result<T, sqlx::Error> {
+pub(super) fn read_column<T: FromSql>(row: &PgRow) -> Result<T, sqlx::Error> {
     row::column(row, 0).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 

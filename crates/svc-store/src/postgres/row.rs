@@ -205,14 +205,14 @@ pub(super) fn raw_column(row: &PgRow, at: usize) -> rusqlite::Result<ValueRef<'_
     decoded(&value).map_err(failed)
 }
 
-pub(super) fn column<T: FromSql>(row: &PgRow, at: usize) -> rusqlite::Result<T> {
+pub(crate) fn column<T: FromSql>(row: &PgRow, at: usize) -> rusqlite::Result<T> {
     let value = raw_column(row, at)?;
     T::column_result(value).map_err(|error: FromSqlError| {
         rusqlite::Error::FromSqlConversionFailure(at, value.data_type(), error.into())
     })
 }
 
-pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
+pub(crate) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
     T::read(&mut PgColumns { row, next: 0 })
 }
 
