@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agents::{events, with_config};
-use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, svc, until};
 use crate::expect::{detail, page, seconds_of};
 use crate::identity::{event, id_of, peer_of, prompt, start};
 
@@ -73,7 +73,7 @@ impl AppServer {
             .env_clear()
             .envs(variables)
             .env("CODEX_HOME", codex)
-            .env("SVC_HOOK_DEADLINE_MS", "20000")
+            .envs([PATIENT])
             .current_dir(home.user())
             .stdin(Stdio::piped());
         let mut running = Running::spawn(command);
@@ -513,8 +513,13 @@ fn a_turn_of_codex_takes_a_message_and_else_its_queue_does() {
     let d = Daemon::start();
     let mut codex = AppServer::start(&d);
     codex.begin_followed(THREAD);
+    // That the daemon has heard of the turn is seen by the end of what was before.
+    let waits = json!({ "type": "active", "activeFlags": ["waitingOnUserInput"] });
+    codex.order(&json!({ "status": [THREAD, waits] }));
+    eventually(SOON, || status_of(&d, THREAD) == "waiting");
     let turn = json!({ "threadId": THREAD, "turn": { "id": "t", "status": "inProgress" } });
     codex.order(&json!({ "tell": { "method": "turn/started", "params": turn } }));
+    eventually(SOON, || status_of(&d, THREAD) == "busy");
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, THREAD)));
     let send = |text: &str| {
         let sent = d.post(&inbox, &json!({ "text": text, "type": "notification" })).ok(200);
