@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agents::runs;
 use crate::daemon::{
-    Daemon, Home, PATIENT, Ran, Running, eventually, free_port, svc, svc_with_input,
+    Daemon, Home, PATIENT, Ran, Running, eventually, free_port, svc, svc_with_input, write_program,
 };
 use crate::expect::{
     all_pages, append, done, each, frame, new_task, page, peer, problem, text, with_task,
@@ -294,8 +294,7 @@ fn command_with_a_key_that_cannot_start_leaves_no_open_task() {
 
     // The file exists and is executable, but it cannot be run.
     let script = d.home.path("script");
-    fs::write(&script, "#!/no/such/interpreter\n").expect("writes");
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).expect("is ours");
+    write_program(&script, "#!/no/such/interpreter\n");
     let script = script.to_str().expect("is UTF-8");
     for _ in 0..2 {
         assert_eq!(run("k", script).code, Some(127));

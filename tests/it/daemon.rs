@@ -520,6 +520,17 @@ pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
     Running::fed(home.command(args), input).wait(COMMAND_WITHIN)
 }
 
+/// Writes a script that can be run.
+///
+/// Another process writes it: a file that this one had open could be so in a child that another
+/// test starts at that moment, and what is open for writing cannot be run.
+#[track_caller]
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(path);
+    Running::fed(shell, text.as_bytes()).wait(COMMAND_WITHIN).ok();
+}
+
 /// The payload of a hook, with these members beside the usual ones.
 pub(crate) fn hook_payload(session: &str, event: &str, cwd: &str, more: &Value) -> Value {
     let mut payload = json!({ "session_id": session, "hook_event_name": event, "cwd": cwd });
