@@ -866,7 +866,11 @@ fn end_of_a_child_is_sent_to_its_parent() {
     eventually(SOON, removed);
     let unknown = error(&parent, "sessions_spawn", &json!({ "task": "x", "agentId": "nobody" }));
     assert_eq!(unknown["field"], "agentId", "it is the caller's name of it: {unknown}");
-    // At most five live ones, and three levels.
+    // At most five live ones, and three levels. The others end a moment after their work.
+    let is_over = |instance: &str| {
+        d.get(&format!("/v1/hosts?live=true&instance={instance}")).ok(200)["count"] == 0
+    };
+    eventually(SOON, || is_over("late") && is_over("task"));
     let mut live = Vec::new();
     for _ in 0..5 {
         live.push(spawn(&parent, "stay"));

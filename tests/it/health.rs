@@ -190,22 +190,33 @@ fn second_daemon_on_one_home_names_the_first_and_changes_nothing() {
 #[test]
 fn concurrent_starts_name_the_one_that_won() {
     let home = Home::new();
+    assert!((0..5).any(|_| losers_name_the_winner(&home)), "no start was in time");
+}
+
+/// They wait two seconds for its name, within which it may not be ready on a busy machine.
+#[track_caller]
+fn losers_name_the_winner(home: &Home) -> bool {
+    let began = Instant::now();
     let mut racing: Vec<_> = (0..4)
         .map(|_| Running::spawn(home.command(&["serve", "--listen", "127.0.0.1:0"])))
         .collect();
     let daemon = until(Duration::from_secs(20), || home.daemon_json());
+    let is_late = began.elapsed() > Duration::from_secs(2);
     let pid = u32::try_from(daemon["pid"].as_u64().expect("a pid")).expect("of a process");
     let winner = racing.iter().position(|it| it.pid() == pid).expect("is one of them");
     let winner = racing.remove(winner);
+    let names = [pid.to_string(), daemon["url"].as_str().expect("a URL").to_owned()];
+    let mut are_told = true;
     for loser in racing {
         let ran = loser.wait(Duration::from_secs(20));
         assert_eq!(ran.code, Some(3), "{ran:?}");
-        for word in [pid.to_string().as_str(), daemon["url"].as_str().expect("a URL")] {
-            assert!(ran.stderr.contains(word), "{word} in {ran:?}");
-        }
+        let is_told = names.iter().all(|name| ran.stderr.contains(name));
+        assert!(is_told || is_late, "{names:?} in {ran:?}");
+        are_told &= is_told;
     }
     winner.signal(Signal::TERM);
     assert_eq!(winner.wait(Duration::from_secs(20)).code, Some(0));
+    are_told
 }
 
 /// Closing a terminal ends the daemon like SIGTERM, unless it was started to outlive the terminal.
