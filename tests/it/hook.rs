@@ -878,8 +878,8 @@ fn read_by_another_does_not_confirm_a_hook_delivery() {
     assert!(given.contains("precious"), "{given}");
     d.home.hook("claude", &prompt("s", "go on"));
     assert_eq!(state(&d, &message), "injected");
-    // Messages that a reader took are acknowledged as usual. On a busy machine the lease may be over
-    // before the hook.
+    // Messages that a reader took are acknowledged as usual. On a busy machine its lease may end
+    // before the hook begins.
     let other = until(SOON, || {
         let other = send("for the reader");
         assert_eq!(d.get(&inbox).ok(200)["count"], 1);
