@@ -729,6 +729,7 @@ fn repeated_call_after_a_broken_connection_returns_the_answer() {
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1, "not run twice");
     // The answer stays an answer after its author has ended.
     d.post(&format!("/v1/hosts/{}/stop", text(&agent, "id")), &json!({ "timeout": 5 })).ok(200);
+    until(SOON, || d.get("/v1/hosts/agent:echo:main").ok(200)["ended_at"].as_str().map(drop));
     assert_eq!(asker.done("sessions_send", &arguments)["reply"], "got wait 2");
     let with = |member: &str, value: &str| {
         let mut other = arguments.clone();
