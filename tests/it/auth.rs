@@ -307,8 +307,8 @@ fn stream_ends_with_the_token_that_opened_it() {
     let input = |session: &str| json!({ "session": session, "scopes": ["read_all"] });
     let minted = d.post("/v1/tokens", &input("s-1")).ok(201);
     let mut brief = input("s-2");
-    // Long enough to open a stream on a busy machine.
-    brief["ttl_seconds"] = json!(8);
+    // Long enough to open a stream on a machine that stalls.
+    brief["ttl_seconds"] = json!(30);
     let short = d.post("/v1/tokens", &brief).ok(201);
     let short = d.with_token(&text(&short, "token"));
     let gone = d.with_token(&text(&minted, "token"));

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agents::{events, with_config};
-use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, svc, until};
 use crate::expect::{detail, page, seconds_of};
 use crate::identity::{event, id_of, peer_of, prompt, start};
 
@@ -73,7 +73,7 @@ impl AppServer {
             .env_clear()
             .envs(variables)
             .env("CODEX_HOME", codex)
-            .env("SVC_HOOK_DEADLINE_MS", "20000")
+            .envs([PATIENT])
             .current_dir(home.user())
             .stdin(Stdio::piped());
         let mut running = Running::spawn(command);
@@ -201,6 +201,21 @@ fn ended(d: &Daemon, request: &Value) -> Value {
     until(SOON, find)
 }
 
+/// Answers a request with these members. On a busy machine the client takes the answer after the
+/// call.
+#[track_caller]
+fn answer(d: &Daemon, request: &Value, answer: &Value) {
+    let answered = d.post(&answer_path(request), answer);
+    assert!([200, 202].contains(&answered.status()), "{answered:?}");
+    let by_operator = json!({ "option_id": answer["option_id"], "by": "operator" });
+    assert_eq!(ended(d, request), by_operator);
+}
+
+#[track_caller]
+fn accept(d: &Daemon, request: &Value) {
+    answer(d, request, &json!({ "option_id": "accept" }));
+}
+
 fn status_of(d: &Daemon, thread: &str) -> Value {
     peer_of(d, thread)["status"].clone()
 }
@@ -227,8 +242,7 @@ fn a_prompt_of_codex_is_answered_beside_its_dialog() {
     assert_eq!(d.post(&path, &json!({ "option_id": "decline", "text": "x" })).status(), 422);
     assert_eq!(d.post(&path, &json!({ "option_id": "cancel" })).status(), 422);
 
-    let taken = d.post(&path, &json!({ "option_id": "accept" })).ok(200);
-    assert_eq!(taken["answer"], json!({ "option_id": "accept", "by": "operator" }));
+    accept(&d, &request);
     let answered = codex.heard("answered");
     assert_eq!(answered, json!({ "id": 0, "result": { "decision": "accept" } }));
     assert_eq!(open(&d), Vec::<Value>::new());
@@ -238,7 +252,7 @@ fn a_prompt_of_codex_is_answered_beside_its_dialog() {
     codex.ask(1, THREAD);
     let request = asked(&d, THREAD);
     let rule = json!({ "option_id": rule["option_id"], "confirm": true });
-    d.post(&answer_path(&request), &rule).ok(200);
+    answer(&d, &request, &rule);
     let decision = &codex.heard("answered")["result"]["decision"];
     assert_eq!(*decision, approval(1, THREAD)["params"]["availableDecisions"][1]);
 }
@@ -266,7 +280,7 @@ fn a_denial_of_a_prompt_of_codex_counts_when_its_item_is_declined() {
     // And no, which shows after leave was given here.
     codex.ask(2, THREAD);
     let request = asked(&d, THREAD);
-    d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
+    accept(&d, &request);
     codex.item_over(2, THREAD, "declined");
     eventually(SOON, || ended(&d, &request) == json!({ "by": "terminal" }));
     let told = events(&d, "team");
@@ -296,7 +310,7 @@ fn two_threads_of_an_app_server_are_two_sessions() {
     codex.ask(0, THREAD);
     codex.ask(1, OTHER);
     let (first, second) = (asked(&d, THREAD), asked(&d, OTHER));
-    d.post(&answer_path(&second), &json!({ "option_id": "accept" })).ok(200);
+    accept(&d, &second);
     assert_eq!(codex.heard("answered")["id"], 1);
     assert_eq!(open(&d).len(), 1);
     codex.order(&json!({ "resolve": 0 }));
@@ -347,7 +361,7 @@ fn a_prompt_of_codex_is_taken_up_again_after_the_daemon_was_killed() {
     let request = asked(&d, THREAD);
     let first = both.iter().find(|row| row["request_id"] == request["request_id"]);
     assert!(first.is_some(), "it is the same row: {request}");
-    d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
+    accept(&d, &request);
     assert_eq!(codex.heard("answered")["id"], 0);
     codex.end_turn(&d, "completed");
     eventually(SOON, || open(&d).is_empty());
@@ -359,7 +373,7 @@ fn a_prompt_of_codex_is_taken_up_again_after_the_daemon_was_killed() {
     codex.order(&json!({ "hang_up": true }));
     assert_eq!(codex.heard("resumed"), THREAD);
     assert_eq!(asked(&d, THREAD)["request_id"], request["request_id"]);
-    d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
+    accept(&d, &request);
 
     // Its process ends.
     codex.ask(3, THREAD);
@@ -513,8 +527,13 @@ fn a_turn_of_codex_takes_a_message_and_else_its_queue_does() {
     let d = Daemon::start();
     let mut codex = AppServer::start(&d);
     codex.begin_followed(THREAD);
+    // That the daemon has heard of the turn is seen by the end of what was before.
+    let waits = json!({ "type": "active", "activeFlags": ["waitingOnUserInput"] });
+    codex.order(&json!({ "status": [THREAD, waits] }));
+    eventually(SOON, || status_of(&d, THREAD) == "waiting");
     let turn = json!({ "threadId": THREAD, "turn": { "id": "t", "status": "inProgress" } });
     codex.order(&json!({ "tell": { "method": "turn/started", "params": turn } }));
+    eventually(SOON, || status_of(&d, THREAD) == "busy");
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, THREAD)));
     let send = |text: &str| {
         let sent = d.post(&inbox, &json!({ "text": text, "type": "notification" })).ok(200);

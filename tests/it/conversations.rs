@@ -14,7 +14,7 @@ use crate::wire::{Caller, tool_call};
 const SOON: Duration = Duration::from_secs(30);
 
 /// An agent that repeats each question with a prefix, and each answer with `re`. `wait N` takes N
-/// seconds, `hush` gets a turn without text.
+/// seconds, `hold` lasts until the file `go` exists, and `hush` gets a turn without text.
 const ECHO: &str = r#"
 kind=none
 while IFS= read -r line; do
@@ -29,6 +29,7 @@ while IFS= read -r line; do
     "Answer: "*)
       case "$words" in
         "wait "*) sleep "${words#wait }"; echo "got $words" ;;
+        hold) until [ -e go ]; do sleep 0.05; done; echo "got $words" ;;
         hush) ;;
         skip) echo REPLY_SKIP ;;
         die) exit 7 ;;
@@ -63,6 +64,11 @@ fn start(d: &Daemon, name: &str) -> Value {
 fn send(caller: &Caller, to: &str, message: &str, timeout: u32) -> Value {
     let arguments = json!({ "sessionKey": to, "message": message, "timeoutSeconds": timeout });
     caller.done("sessions_send", &arguments)
+}
+
+/// Ends the turns that `hold` began.
+fn go(d: &Daemon) {
+    std::fs::write(d.home.user().join("go"), "").expect("a file");
 }
 
 /// The JSON-RPC error of a call.
@@ -119,7 +125,7 @@ fn question_to_a_hosted_agent_returns_its_answer() {
     let (id, project) = (text(&agent, "id"), agent["project"].clone());
     let asker = d.mint("s-1", &project, &[]);
     let key = "agent:mcp:s-1";
-    let answer = send(&asker, "agent:ECHO:main", "hello", 20);
+    let answer = send(&asker, "agent:ECHO:main", "hello", 50);
     assert_eq!(
         (&answer["status"], &answer["reply"]),
         (&json!("ok"), &json!("got hello")),
@@ -175,9 +181,9 @@ fn question_to_a_hosted_agent_returns_its_answer() {
     assert_eq!(queued["events"][0]["data"]["provenance"], provenance, "{queued}");
 
     // An empty reply is recognisable as such.
-    let silent = send(&asker, "agent:echo:main", "hush", 20);
+    let silent = send(&asker, "agent:echo:main", "hush", 50);
     assert_eq!(silent["status"], "no_reply", "{silent}");
-    let skipped = send(&asker, "agent:echo:main", "skip", 20);
+    let skipped = send(&asker, "agent:echo:main", "skip", 50);
     assert_eq!(skipped["status"], "no_reply", "{skipped}");
     let told = json!({ "label": "echo", "message": "known", "mode": "notify" });
     let told = asker.done("sessions_send", &told);
@@ -206,20 +212,21 @@ fn late_reply_arrives_once_as_a_message() {
     let asker = d.mint("s-1", &agent["project"], &[]);
     let input = |message: &str| json!({ "sessionKey": "agent:echo:main", "message": message, "timeoutSeconds": 1, "idempotencyKey": "k" });
     // The caller's timeout was too short; a longer one would have returned the reply.
-    let first = asker.done("sessions_send", &input("wait 2"));
+    let first = asker.done("sessions_send", &input("hold"));
     assert_eq!(first["status"], "accepted", "{first}");
-    let conflict = error(&asker, "sessions_send", &input("wait 3"));
+    let conflict = error(&asker, "sessions_send", &input("other"));
     assert_eq!(conflict["type"], "conflict", "{conflict}");
+    go(&d);
     let late = until(SOON, || Some(inbox(&asker)).filter(|messages| !messages.is_empty()));
     assert_eq!(late.len(), 1, "{late:?}");
     assert_eq!(
         (&late[0]["type"], &late[0]["text"], &late[0]["correlation_id"]),
-        (&json!("response"), &json!("got wait 2"), &first["messageId"]),
+        (&json!("response"), &json!("got hold"), &first["messageId"]),
         "{late:?}"
     );
     assert_eq!(late[0]["provenance"]["runId"], first["runId"], "{late:?}");
     // The same key returns the first response and has no effect.
-    let again = asker.done("sessions_send", &input("wait 2"));
+    let again = asker.done("sessions_send", &input("hold"));
     assert_eq!((&again["status"], &again["runId"]), (&json!("accepted"), &first["runId"]));
     assert_eq!(inbox(&asker).len(), 1);
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1);
@@ -227,13 +234,13 @@ fn late_reply_arrives_once_as_a_message() {
     // A hosted agent receives it as a turn, and answers it in turn, up to a bound.
     let other = start(&d, "other");
     let hosted = d.mint("agent:echo:other", &json!(null), &[]);
-    let quick = send(&hosted, "agent:echo:main", "now", 20);
+    let quick = send(&hosted, "agent:echo:main", "now", 50);
     assert_eq!(quick["status"], "ok", "{quick}");
     assert_eq!(inputs(&d, &text(&other, "id")).len(), 0, "what was returned starts no turn");
     assert_eq!(send(&hosted, "agent:echo:main", "ping", 0)["status"], "accepted");
     let turns = || (inputs(&d, &text(&other, "id")).len(), inputs(&d, &text(&agent, "id")).len());
     eventually(SOON, || turns() == (3, 5));
-    let marked = send(&asker, "agent:echo:other", "last", 20);
+    let marked = send(&asker, "agent:echo:other", "last", 50);
     assert_eq!(marked["reply"], "got last", "{marked}");
     assert_eq!(turns(), (4, 5), "five turns beside the questions");
     let given: Vec<String> =
@@ -255,7 +262,7 @@ fn waiting_in_a_cycle_is_refused() {
     std::thread::scope(|scope| {
         for (from, to) in [(0, 1), (1, 2)] {
             let (caller, to) = (&callers[from], format!("agent:echo:{}", names[to]));
-            scope.spawn(move || send(caller, &to, "wait 6", 20));
+            scope.spawn(move || send(caller, &to, "hold", 50));
         }
         let waits = |key: &str| {
             let status = d.done("session_status", &json!({ "sessionKey": key }));
@@ -302,6 +309,7 @@ fn waiting_in_a_cycle_is_refused() {
         }
         // A sender that does not wait adds no edge to the cycle.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");
+        go(&d);
     });
 }
 
@@ -332,7 +340,7 @@ fn each_refusal_has_its_reason() {
         arguments["message"] = json!("x");
         // The first send registers the caller, so from then on the key is its own.
         if reason == "self_send" {
-            assert_eq!(send(&asker, key, "hello", 20)["status"], "ok");
+            assert_eq!(send(&asker, key, "hello", 50)["status"], "ok");
         }
         let refused = asker.done("sessions_send", &arguments);
         assert_eq!(
@@ -367,25 +375,41 @@ fn each_refusal_has_its_reason() {
         assert_eq!(refused["field"].as_str().unwrap_or_default(), field, "{refused}");
     }
     // A failed turn has a reason.
-    let died = send(&asker, key, "die", 20);
+    let died = send(&asker, key, "die", 50);
     assert_eq!(died["status"], "error", "{died}");
     assert!(text(&died, "error").contains("exit code 7"), "{died}");
+}
+
+/// Attempts something anew as long as it fails for having taken longer than the minute in which
+/// sends are counted.
+#[track_caller]
+fn within_a_minute(mut attempt: impl FnMut(u32) -> bool) {
+    let is_so = (0..5).any(|number| {
+        let began = Instant::now();
+        let is_so = attempt(number);
+        assert!(is_so || began.elapsed() > Duration::from_secs(55), "within a minute");
+        is_so
+    });
+    assert!(is_so, "no attempt took less than a minute");
 }
 
 #[test]
 fn sends_of_a_pair_are_bounded_per_minute() {
     let mut d = with_config(&config(""));
     let agent = start(&d, "main");
-    let asker = d.mint("s-1", &agent["project"], &[]);
-    for number in 0..20 {
-        let sent = send(&asker, "agent:echo:main", &format!("{number}"), 0);
-        assert_eq!(sent["status"], "accepted", "{sent}");
-    }
-    d.kill_and_restart();
-    let refused = send(&asker, "agent:echo:main", "one more", 0);
-    assert_eq!(refused["reason"], "rate_limited", "the rows say so: {refused}");
-    let other = d.mint("s-2", &agent["project"], &[]);
-    assert_eq!(send(&other, "agent:echo:main", "mine", 20)["status"], "ok");
+    within_a_minute(|attempt| {
+        let asker = d.mint(&format!("s-{attempt}"), &agent["project"], &[]);
+        for number in 0..20 {
+            let sent = send(&asker, "agent:echo:main", &format!("{number}"), 0);
+            assert_eq!(sent["status"], "accepted", "{sent}");
+        }
+        d.kill_and_restart();
+        let refused = send(&asker, "agent:echo:main", "one more", 0);
+        // The rows say so.
+        refused["reason"] == "rate_limited"
+    });
+    let other = d.mint("s-other", &agent["project"], &[]);
+    assert_eq!(send(&other, "agent:echo:main", "mine", 50)["status"], "ok");
 }
 
 /// An answer by a call counts as a send; the last text of a turn does not.
@@ -393,35 +417,40 @@ fn sends_of_a_pair_are_bounded_per_minute() {
 fn explicit_answers_count_as_sends() {
     let mut d = with_config(&config(""));
     let project = json!("/nowhere/p");
-    let (asker, other) = (d.mint("s-asker", &project, &[]), d.mint("s-other", &project, &[]));
-    for (caller, session) in [(&asker, "s-asker"), (&other, "s-other")] {
-        hook(caller, session, "SessionStart", &json!({ "source": "startup" }));
-    }
-    let (to_asker, to_other) = ("agent:claude:s-asker", "agent:claude:s-other");
-    let ask = |number: u32| {
-        let question = json!({ "to": to_other, "text": format!("q{number}"), "type": "query" });
-        text(&asker.done("peer_send", &question), "id")
-    };
-    let answer = |question: &str| {
-        let words = json!({ "inReplyTo": question, "message": "yes", "idempotencyKey": question });
-        other.done("sessions_send", &words)
-    };
-    let first = ask(0);
-    let answered = answer(&first);
-    assert_eq!(answered["status"], "accepted", "{answered}");
-    for number in 1..10 {
-        assert_eq!(answer(&ask(number))["status"], "accepted");
-        assert_eq!(send(&other, to_asker, &format!("n{number}"), 0)["status"], "accepted");
-    }
-    assert_eq!(send(&other, to_asker, "the twentieth", 0)["status"], "accepted");
-    d.kill_and_restart();
-    let refused = answer(&ask(10));
-    assert_eq!(refused["reason"], "rate_limited", "{refused}");
-    assert_eq!(send(&other, to_asker, "more", 0)["reason"], "rate_limited");
-    // A repetition sends nothing again.
-    assert_eq!(answer(&first)["messageId"], answered["messageId"]);
-    // The other direction is another pair.
-    assert_eq!(send(&asker, to_other, "mine", 0)["status"], "accepted");
+    within_a_minute(|attempt| {
+        let sessions = [format!("s-asker-{attempt}"), format!("s-other-{attempt}")];
+        let [asker, other] = sessions.each_ref().map(|session| {
+            let caller = d.mint(session, &project, &[]);
+            hook(&caller, session, "SessionStart", &json!({ "source": "startup" }));
+            caller
+        });
+        let [to_asker, to_other] = sessions.map(|session| format!("agent:claude:{session}"));
+        let ask = |number: u32| {
+            let question = json!({ "to": to_other, "text": format!("q{number}"), "type": "query" });
+            text(&asker.done("peer_send", &question), "id")
+        };
+        let answer = |question: &str| {
+            let words =
+                json!({ "inReplyTo": question, "message": "yes", "idempotencyKey": question });
+            other.done("sessions_send", &words)
+        };
+        let first = ask(0);
+        let answered = answer(&first);
+        assert_eq!(answered["status"], "accepted", "{answered}");
+        for number in 1..10 {
+            assert_eq!(answer(&ask(number))["status"], "accepted");
+            assert_eq!(send(&other, &to_asker, &format!("n{number}"), 0)["status"], "accepted");
+        }
+        assert_eq!(send(&other, &to_asker, "the twentieth", 0)["status"], "accepted");
+        d.kill_and_restart();
+        let refused = answer(&ask(10))["reason"] == "rate_limited"
+            && send(&other, &to_asker, "more", 0)["reason"] == "rate_limited";
+        // A repetition sends nothing again.
+        assert_eq!(answer(&first)["messageId"], answered["messageId"]);
+        // The other direction is another pair.
+        assert_eq!(send(&asker, &to_other, "mine", 0)["status"], "accepted");
+        refused
+    });
 }
 
 #[test]
@@ -452,20 +481,23 @@ fn unknown_and_hidden_sessions_get_the_same_error() {
     let list = far.done("sessions_list", &json!({}));
     assert_eq!(list["count"], 0, "{list}");
     assert!(text(&list, "visibility").contains("project"), "{list}");
-    let took = |key: &str| {
-        let mut times: Vec<Duration> = (0..41)
-            .map(|_| {
-                let began = Instant::now();
-                send(&far, key, "x", 0);
-                began.elapsed()
-            })
-            .collect();
-        times.sort_unstable();
-        times[20]
+    let takes = |key: &str| {
+        let began = Instant::now();
+        send(&far, key, "x", 0);
+        began.elapsed()
     };
-    let (known, unknown) = (took("agent:echo:main"), took("agent:echo:none"));
-    let most = known.max(unknown);
-    assert!(most < 3 * known.min(unknown) + Duration::from_millis(5), "{known:?} {unknown:?}");
+    // In turns, as others use the processors, too: the medians of one attempt have to be alike.
+    let mut medians = (0..5).map(|_| {
+        let pairs = (0..41).map(|_| (takes("agent:echo:main"), takes("agent:echo:none")));
+        let (mut known, mut unknown): (Vec<_>, Vec<_>) = pairs.unzip();
+        known.sort_unstable();
+        unknown.sort_unstable();
+        (known[20], unknown[20])
+    });
+    let are_alike = medians.any(|(known, unknown)| {
+        known.max(unknown) < 3 * known.min(unknown) + Duration::from_millis(5)
+    });
+    assert!(are_alike, "one of the two is told apart by its time");
 }
 
 #[test]
@@ -481,13 +513,13 @@ fn visibility_follows_the_configuration() {
     ] {
         d.home.write("config.toml", &config(&format!("[sessions]\nvisibility = \"{visibility}\"")));
         d.restart();
-        let sent = send(&near, "agent:echo:main", "x", 20);
+        let sent = send(&near, "agent:echo:main", "x", 50);
         assert_eq!(sent["status"] == "ok", seen, "{visibility}: {sent}");
         if !seen {
             assert_eq!(sent["reason"], reason, "{sent}");
         }
         // The operator sees all sessions.
-        assert_eq!(send(&d, "agent:echo:main", "x", 20)["status"], "ok");
+        assert_eq!(send(&d, "agent:echo:main", "x", 50)["status"], "ok");
     }
     // With `all` nothing is hidden.
     assert_eq!(send(&near, "agent:echo:none", "x", 0)["reason"], "unknown_session");
@@ -496,7 +528,7 @@ fn visibility_follows_the_configuration() {
     d.restart();
     let child = json!({ "instance": "echo", "name": "child", "cwd": d.home.user() });
     near.post("/v1/hosts", &child).ok(201);
-    let sent = send(&near, "agent:echo:child", "x", 20);
+    let sent = send(&near, "agent:echo:child", "x", 50);
     assert_eq!(sent["status"], "ok", "{sent}");
     let list = near.done("sessions_list", &json!({ "kinds": ["hosted"] }));
     let keys: Vec<String> =
@@ -545,7 +577,7 @@ fn agents_cannot_read_each_others_messages() {
     for name in ["one", "two"] {
         let body = json!({ "instance": "echo", "name": name, "cwd": folder(name) });
         d.post("/v1/hosts", &body).ok(201);
-        assert_eq!(send(&d, &format!("agent:echo:{name}"), "my secret", 20)["status"], "ok");
+        assert_eq!(send(&d, &format!("agent:echo:{name}"), "my secret", 50)["status"], "ok");
         callers.push(d.mint(&format!("agent:echo:{name}"), &json!(null), &[]));
     }
     for (caller, other, own) in [(&callers[0], "two", "one"), (&callers[1], "one", "two")] {
@@ -584,7 +616,7 @@ fn sender_cannot_be_forged() {
     .enumerate()
     {
         let arguments = json!({
-            "sessionKey": "agent:echo:main", "message": format!("{words}\nend {number}"), "timeoutSeconds": 20,
+            "sessionKey": "agent:echo:main", "message": format!("{words}\nend {number}"), "timeoutSeconds": 50,
         });
         let body = tool_call("sessions_send", &arguments);
         // Headers identify nobody, and naming another's session is refused.
@@ -622,7 +654,7 @@ fn sender_cannot_be_forged() {
     });
     let renamed = forger.post("/v1/peers/register", &title);
     assert_eq!(renamed.status(), 200, "{renamed:?}");
-    assert_eq!(send(&forger, "agent:echo:main", "hello", 20)["status"], "ok");
+    assert_eq!(send(&forger, "agent:echo:main", "hello", 50)["status"], "ok");
     let given = inputs(&d, &id);
     let prompt = text(given.last().expect("an input"), "data");
     for phrase in ["isUser=", "Agent 1 (requester)", "sourceTool=", "[Inter-session message]"] {
@@ -664,7 +696,7 @@ fn later_agent_of_the_same_name_gets_no_old_messages() {
         done && state["state"] == "idle"
     };
     eventually(SOON, answered);
-    assert_eq!(send(&asker, "agent:echo:main", "fresh", 20)["reply"], "got fresh");
+    assert_eq!(send(&asker, "agent:echo:main", "fresh", 50)["reply"], "got fresh");
     let given = inputs(&d, &text(&second, "id"));
     assert_eq!(given.len(), 1, "{given:?}");
 }
@@ -675,7 +707,7 @@ fn repeated_call_after_a_broken_connection_returns_the_answer() {
     let agent = start(&d, "main");
     let asker = d.mint("s-1", &agent["project"], &[]);
     let arguments = json!({
-        "sessionKey": "agent:echo:main", "message": "wait 2", "timeoutSeconds": 25, "idempotencyKey": "k",
+        "sessionKey": "agent:echo:main", "message": "wait 2", "timeoutSeconds": 50, "idempotencyKey": "k",
     });
     let body = tool_call("sessions_send", &arguments);
     let waiting = {
@@ -697,6 +729,7 @@ fn repeated_call_after_a_broken_connection_returns_the_answer() {
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1, "not run twice");
     // The answer stays an answer after its author has ended.
     d.post(&format!("/v1/hosts/{}/stop", text(&agent, "id")), &json!({ "timeout": 5 })).ok(200);
+    until(SOON, || d.get("/v1/hosts/agent:echo:main").ok(200)["ended_at"].as_str().map(drop));
     assert_eq!(asker.done("sessions_send", &arguments)["reply"], "got wait 2");
     let with = |member: &str, value: &str| {
         let mut other = arguments.clone();
@@ -721,7 +754,7 @@ fn attended_session_is_asked_through_its_hooks() {
     assert_eq!(key, "agent:claude:s-claude", "{list}");
     let ask = |message: &str| {
         let (asker, key, message) = (asker.clone(), key.clone(), message.to_owned());
-        std::thread::spawn(move || send(&asker, &key, &message, 25))
+        std::thread::spawn(move || send(&asker, &key, &message, 50))
     };
     let has_mail = || {
         let status = d.done("session_status", &json!({ "sessionKey": key }));
@@ -797,7 +830,7 @@ fn end_of_a_child_is_sent_to_its_parent() {
     let d = world("");
     let agent = start(&d, "main");
     let parent = d.mint("s-1", &agent["project"], &["agents"]);
-    send(&parent, "agent:echo:main", "hello", 20);
+    send(&parent, "agent:echo:main", "hello", 50);
     let spawn = |caller: &Caller, instance: &str| {
         caller.done(
             "sessions_spawn",
@@ -834,7 +867,11 @@ fn end_of_a_child_is_sent_to_its_parent() {
     eventually(SOON, removed);
     let unknown = error(&parent, "sessions_spawn", &json!({ "task": "x", "agentId": "nobody" }));
     assert_eq!(unknown["field"], "agentId", "it is the caller's name of it: {unknown}");
-    // At most five live ones, and three levels.
+    // At most five live ones, and three levels. The others end a moment after their work.
+    let is_over = |instance: &str| {
+        d.get(&format!("/v1/hosts?live=true&instance={instance}")).ok(200)["count"] == 0
+    };
+    eventually(SOON, || is_over("late") && is_over("task"));
     let mut live = Vec::new();
     for _ in 0..5 {
         live.push(spawn(&parent, "stay"));
@@ -1110,7 +1147,7 @@ fn end_of_a_codex_turn_is_the_reply() {
     let key = format!("agent:codex:{session}");
     let waiting = {
         let (asker, key) = (asker.clone(), key.clone());
-        std::thread::spawn(move || send(&asker, &key, "is main green?", 25))
+        std::thread::spawn(move || send(&asker, &key, "is main green?", 50))
     };
     eventually(SOON, || d.done("session_status", &json!({ "sessionKey": key }))["queued"] == 1);
     let given = tell("Stop");

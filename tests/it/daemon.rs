@@ -25,9 +25,13 @@ use crate::wire::Caller;
 /// Added to each bound: a disk that still writes a build back may block all processes for this
 /// long. A condition that comes true earlier is not delayed.
 const STALL: Duration = Duration::from_mins(1);
-const READY_WITHIN: Duration = Duration::from_secs(80);
-const EXIT_WITHIN: Duration = Duration::from_secs(75);
-const COMMAND_WITHIN: Duration = Duration::from_secs(90);
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const EXIT_WITHIN: Duration = Duration::from_secs(15);
+const COMMAND_WITHIN: Duration = Duration::from_secs(30);
+/// Written to a pipe before its reader begins: every pipe holds as much.
+const PIPE: usize = 4096;
+/// The deadline of a hook that answers: a minute, so that a busy machine keeps it.
+pub(crate) const PATIENT: (&str, &str) = ("SVC_HOOK_DEADLINE_MS", "60000");
 
 /// Polls a condition, and panics at the bound.
 #[track_caller]
@@ -133,6 +137,11 @@ impl Home {
         self.0.store.as_deref()
     }
 
+    /// How many programs of svc run in this home. Known on Linux only.
+    pub(crate) fn programs(&self) -> usize {
+        all_pids().into_iter().filter(|pid| self.0.is_of_home(*pid)).count()
+    }
+
     /// The content of `daemon.json`, if it exists.
     pub(crate) fn daemon_json(&self) -> Option<Value> {
         self.0.daemon_json()
@@ -147,7 +156,7 @@ impl Home {
     #[track_caller]
     pub(crate) fn hook(&self, client: &str, payload: &Value) -> Ran {
         let mut command = self.command(&["hook", client]);
-        command.env("SVC_HOOK_DEADLINE_MS", "20000");
+        command.envs([PATIENT]);
         let ran = Running::fed(command, payload.to_string().as_bytes()).wait(COMMAND_WITHIN);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran
@@ -456,7 +465,7 @@ fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
     }
     command.envs(plan.env.iter().map(|(name, value)| (name, value)));
     let child = Running::spawn(command);
-    let end = Instant::now() + READY_WITHIN;
+    let end = Instant::now() + READY_WITHIN + STALL;
     while let Some(line) = child.line_before(end) {
         if let Some((version, url)) =
             line.strip_prefix("svc ").and_then(|rest| rest.split_once(" ready at "))
@@ -465,7 +474,7 @@ fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
             return (child, version.to_owned());
         }
     }
-    panic!("no readiness line within {READY_WITHIN:?}; stderr:\n{}", child.stderr.text());
+    panic!("it ended before it was ready; stderr:\n{}", child.stderr.text());
 }
 
 #[derive(Clone, Debug)]
@@ -511,6 +520,17 @@ pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
     Running::fed(home.command(args), input).wait(COMMAND_WITHIN)
 }
 
+/// Writes a script that can be run.
+///
+/// Another process writes it: a file that this one had open could be so in a child that another
+/// test starts at that moment, and what is open for writing cannot be run.
+#[track_caller]
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(path);
+    Running::fed(shell, text.as_bytes()).wait(COMMAND_WITHIN).ok();
+}
+
 /// The payload of a hook, with these members beside the usual ones.
 pub(crate) fn hook_payload(session: &str, event: &str, cwd: &str, more: &Value) -> Value {
     let mut payload = json!({ "session_id": session, "hook_event_name": event, "cwd": cwd });
@@ -529,12 +549,16 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// A command with this standard input.
+    /// A command with this standard input. Its beginning is there before the command runs: `svc`
+    /// without arguments waits for a second.
     pub(crate) fn fed(mut command: Command, input: &[u8]) -> Self {
-        command.stdin(Stdio::piped());
-        let mut running = Self::spawn(command);
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let (beginning, rest) = input.split_at(input.len().min(PIPE));
+        writer.write_all(beginning).expect("a pipe holds as much");
+        command.stdin(reader);
+        let running = Self::spawn(command);
         // A command that does not read its input may have closed it.
-        drop(running.stdin().write_all(input));
+        drop(writer.write_all(rest));
         running
     }
 
@@ -566,7 +590,7 @@ impl Running {
     /// The next line of its standard output, `None` at its end.
     #[track_caller]
     pub(crate) fn line(&self) -> Option<String> {
-        self.line_before(Instant::now() + COMMAND_WITHIN)
+        self.line_before(Instant::now() + COMMAND_WITHIN + STALL)
     }
 
     #[track_caller]
@@ -599,14 +623,15 @@ impl Running {
 
     #[track_caller]
     fn exit(&mut self, bound: Duration) -> ExitStatus {
-        let end = Instant::now() + bound;
+        let end = Instant::now() + bound + STALL;
         loop {
             if let Some(status) = self.child.try_wait().expect("our own child can be waited for") {
                 return status;
             }
             assert!(
                 Instant::now() < end,
-                "still running after {bound:?}; stdout:\n{}\nstderr:\n{}",
+                "still running after {:?}; stdout:\n{}\nstderr:\n{}",
+                bound + STALL,
                 self.stdout.text(),
                 self.stderr.text()
             );

@@ -1,7 +1,8 @@
 //! Health, the files of a running daemon, start and shutdown.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +13,10 @@ use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home, Running, eventually, quickly, svc, until};
+use crate::daemon::{Daemon, Home, Running, eventually, free_port, quickly, svc, until};
 use crate::expect::{append, frame, instant, new_task, problem, subscribe, with_task};
 use crate::stored::is_in_file;
-use crate::wire::{Conn, Request, exchange};
+use crate::wire::{Conn, Reply, Request, exchange};
 
 fn mode(path: &Path) -> u32 {
     let meta = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -189,22 +190,33 @@ fn second_daemon_on_one_home_names_the_first_and_changes_nothing() {
 #[test]
 fn concurrent_starts_name_the_one_that_won() {
     let home = Home::new();
+    assert!((0..5).any(|_| losers_name_the_winner(&home)), "no start was in time");
+}
+
+/// They wait two seconds for its name, within which it may not be ready on a busy machine.
+#[track_caller]
+fn losers_name_the_winner(home: &Home) -> bool {
+    let began = Instant::now();
     let mut racing: Vec<_> = (0..4)
         .map(|_| Running::spawn(home.command(&["serve", "--listen", "127.0.0.1:0"])))
         .collect();
     let daemon = until(Duration::from_secs(20), || home.daemon_json());
+    let is_late = began.elapsed() > Duration::from_secs(2);
     let pid = u32::try_from(daemon["pid"].as_u64().expect("a pid")).expect("of a process");
     let winner = racing.iter().position(|it| it.pid() == pid).expect("is one of them");
     let winner = racing.remove(winner);
+    let names = [pid.to_string(), daemon["url"].as_str().expect("a URL").to_owned()];
+    let mut are_told = true;
     for loser in racing {
         let ran = loser.wait(Duration::from_secs(20));
         assert_eq!(ran.code, Some(3), "{ran:?}");
-        for word in [pid.to_string().as_str(), daemon["url"].as_str().expect("a URL")] {
-            assert!(ran.stderr.contains(word), "{word} in {ran:?}");
-        }
+        let is_told = names.iter().all(|name| ran.stderr.contains(name));
+        assert!(is_told || is_late, "{names:?} in {ran:?}");
+        are_told &= is_told;
     }
     winner.signal(Signal::TERM);
     assert_eq!(winner.wait(Duration::from_secs(20)).code, Some(0));
+    are_told
 }
 
 /// Closing a terminal ends the daemon like SIGTERM, unless it was started to outlive the terminal.
@@ -244,7 +256,7 @@ fn busy_port_error_names_port_and_remedy() {
 
 #[test]
 fn daemon_listens_on_every_given_address() {
-    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let other = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let d = Daemon::with(|plan| plan.flag("--listen").flag(&other.to_string()));
     d.get("/v1/health").ok(200);
     let request = format!("GET /health HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n");
@@ -308,6 +320,10 @@ fn no_auth_is_announced_at_start() {
     }
 }
 
+fn is_unavailable(reply: &Reply) -> bool {
+    problem(reply, 503, "unavailable").is_object()
+}
+
 /// An MCP client that resumes its stream tries only twice, so an attempt must wait while the daemon
 /// starts.
 #[test]
@@ -316,28 +332,60 @@ fn mcp_request_waits_for_a_starting_daemon() {
     let mut d = Daemon::start();
     let caller = d.with_token(&d.home.token().unwrap());
     d.kill9();
-    // The first write of a start waits for another lock on the file.
-    let file = Connection::open(d.home.path("svc.db")).unwrap();
-    file.execute_batch("begin immediate").unwrap();
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
-    thread::scope(|scope| {
-        scope.spawn(|| d.restart());
-        eventually(Duration::from_secs(5), || {
-            exchange(caller.addr, &caller.request("GET", "/health").bytes()).is_ok()
+    // A start waits for a lock for five seconds, and a request for a start for ten, which a busy
+    // machine may take: then it is attempted anew.
+    let waits = (0..5).any(|_| {
+        // The first write of a start waits for another lock on the file.
+        let file = Connection::open(d.home.path("svc.db")).unwrap();
+        file.execute_batch("begin immediate").unwrap();
+        let began = Instant::now();
+        let (waits, has_started) = thread::scope(|scope| {
+            let starting = scope.spawn(|| d.restart());
+            eventually(Duration::from_secs(5), || {
+                starting.is_finished() || caller.request("GET", "/health").try_send().is_ok()
+            });
+            let waiting = scope.spawn(|| caller.request("POST", "/mcp").json(&ping).try_send());
+            thread::sleep(Duration::from_millis(300));
+            let refused = caller.request("GET", "/v1/peers").try_send();
+            let waits = !waiting.is_finished();
+            file.execute_batch("commit").unwrap();
+            let answer = waiting.join().unwrap();
+            let is_so = waits
+                && refused.is_ok_and(|reply| is_unavailable(&reply))
+                && answer.is_ok_and(|reply| {
+                    reply.status() == 200 && reply.json()["result"] == json!({})
+                });
+            (is_so, starting.join().is_ok())
         });
-        let waiting = scope.spawn(|| caller.post("/mcp", &ping));
-        thread::sleep(Duration::from_millis(300));
-        problem(&caller.get("/v1/peers"), 503, "unavailable");
-        assert!(!waiting.is_finished(), "it waits");
-        file.execute_batch("commit").unwrap();
-        assert_eq!(waiting.join().unwrap().ok(200)["result"], json!({}));
+        assert!(waits || began.elapsed() > Duration::from_secs(4), "a request did not wait");
+        if has_started && !waits {
+            d.kill9();
+        }
+        waits && has_started
     });
+    assert!(waits, "no attempt was in time");
 }
 
 /// While a request is under way, requests on other open connections get a 503.
 #[test]
 fn open_connection_gets_503_during_shutdown() {
-    let mut d = Daemon::start();
+    // A drain lasts for ten seconds, and a busy machine may take longer.
+    let is_so = (0..5).any(|_| {
+        let mut d = Daemon::start();
+        let began = Instant::now();
+        let refuses = refuses_while_it_drains(&d);
+        let took = began.elapsed();
+        assert!(refuses.is_ok() || took > Duration::from_secs(9), "{took:?}: {refuses:?}");
+        d.stop();
+        refuses.is_ok()
+    });
+    assert!(is_so, "no attempt was in time");
+}
+
+/// An error if a connection was cut.
+#[track_caller]
+fn refuses_while_it_drains(d: &Daemon) -> io::Result<()> {
     let caller = d.with_token(&d.home.token().unwrap());
     let open = |request: Request| {
         let mut conn = Conn::open(caller.addr).unwrap();
@@ -356,17 +404,19 @@ fn open_connection_gets_503_during_shutdown() {
     d.signal(Signal::TERM);
     let health = caller.request("GET", "/health").without("Connection").bytes();
     let refusal = until(Duration::from_secs(30), || {
-        idle.write(&health).unwrap();
-        let reply = idle.reply().expect("an answer on the open connection");
-        (reply.status() != 200).then_some(reply)
-    });
+        let reply = idle.write(&health).and_then(|()| idle.reply());
+        match reply {
+            Ok(reply) if reply.status() == 200 => None,
+            reply => Some(reply),
+        }
+    })?;
     problem(&refusal, 503, "unavailable");
     assert_eq!(refusal.header("retry-after"), Some("1"));
     assert_eq!(refusal.header("connection"), Some("close"));
     assert!(idle.write(&health).and_then(|()| idle.reply()).is_err(), "and then it is closed");
-    half.write(rest).unwrap();
-    assert_eq!(half.reply().unwrap().ok(201)["title"], "the last one");
-    d.stop();
+    half.write(rest)?;
+    assert_eq!(half.reply()?.ok(201)["title"], "the last one");
+    Ok(())
 }
 
 #[test]

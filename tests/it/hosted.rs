@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agent_storms::{Broom, bearers};
 use crate::agents::{agent, ended, kill, runs};
-use crate::daemon::{Daemon, Home, eventually, hook_payload, svc, until};
+use crate::daemon::{Daemon, Home, PATIENT, eventually, hook_payload, svc, until};
 use crate::expect::text;
 use crate::wire::Caller;
 
@@ -39,13 +39,14 @@ fn world_with(more: &str) -> Daemon {
     }
     let program = home.user().join("bin/coder");
     let svc = env!("CARGO_BIN_EXE_svc");
+    let (hook_deadline, deadline) = PATIENT;
     let config = format!(
         r#"
 [agents.coder]
 backend = "exec"
 command = ["{}", "-c", "while read -r line; do case $line in RUN*) eval \"${{line#RUN}}\" ;; esac; echo END; done"]
 turn_end = "END"
-env = {{ SVC = "{svc}", SVC_HOME = "{}", SVC_HOOK_DEADLINE_MS = "20000" }}
+env = {{ SVC = "{svc}", SVC_HOME = "{}", {hook_deadline} = "{deadline}" }}
 {more}
 "#,
         program.display(),
@@ -189,11 +190,16 @@ fn hosted_agent_its_hooks_and_its_stdio_are_one_participant() {
     let second = coder.hook(&d, "PostToolUse", &using);
     assert!(!second.contains("MESSAGE-OF-THE-OPERATOR"), "{second}");
 
-    let log = crate::agents::events(&d, &format!("agent/{}", coder.id));
-    let turns = log.iter().filter(|event| {
-        event["kind"] == "input" && event["data"].to_string().contains("MESSAGE-OF-THE-OPERATOR")
-    });
-    assert_eq!(turns.count(), 1);
+    // The log has them a moment after the host.
+    let turns = || {
+        let log = crate::agents::events(&d, &format!("agent/{}", coder.id));
+        let of_message = |event: &&Value| {
+            event["kind"] == "input"
+                && event["data"].to_string().contains("MESSAGE-OF-THE-OPERATOR")
+        };
+        log.iter().filter(of_message).count()
+    };
+    assert_eq!(until(BOUND, || Some(turns()).filter(|count| *count > 0)), 1);
 
     // A second conversation of the same agent belongs to the same participant.
     coder.hook_of(&d, "s-2", "SessionStart", &json!({ "source": "clear" }));

@@ -7,12 +7,12 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Running, eventually, hook_payload, svc, until};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, hook_payload, svc, until};
 use crate::expect::{self, page, problem, text};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -74,7 +74,7 @@ impl FakeClient {
             .envs(variables)
             .env("SVC", svc.get_program())
             .env("FOLDER", &folder)
-            .env("SVC_HOOK_DEADLINE_MS", "20000")
+            .envs([PATIENT])
             .current_dir(cwd)
             .stdin(Stdio::piped());
         let mut running = Running::spawn(command);
@@ -279,7 +279,8 @@ fn a_client_speaks_as_itself_alone() {
 
 #[test]
 fn a_model_is_told_its_name_although_its_client_connects_before_its_first_hook() {
-    let d = Daemon::with(|plan| plan.env("SVC_FIRST_HOOK_MS", "20000"));
+    // Longer than any answer is waited for.
+    let d = Daemon::with(|plan| plan.env("SVC_FIRST_HOOK_MS", "600000"));
     let mut claude = FakeClient::start(&d.home, "claude", "p", "");
     let client = json!({ "name": "claude-code", "version": "2.1.197" });
     let params =
@@ -296,10 +297,8 @@ fn a_model_is_told_its_name_although_its_client_connects_before_its_first_hook()
     let client = json!({ "name": "codex-mcp-client", "version": "0.169.0" });
     let params =
         json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
-    let begun = Instant::now();
     let id = codex.send("initialize", &params);
     let answer = codex.answer(id);
-    assert!(begun.elapsed() < Duration::from_secs(15), "it waited");
     let instructions = answer["result"]["instructions"].as_str().expect("instructions");
     assert!(instructions.starts_with("svc connects the coding agents"), "{answer}");
 }
@@ -693,7 +692,7 @@ fn a_session_whose_process_is_gone_is_offline_and_its_name_is_free() {
     assert_eq!(peer_of(&d, "s-1")["peer_id"], gone["peer_id"]);
     let names = [name("s-1"), name("s-3"), name("s-4")];
     assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2], "{names:?}");
-    assert_eq!(&*status("s-1"), "online");
+    assert_ne!(status("s-1"), "offline", "its process lives");
     assert_eq!(peer_of(&d, "s-1")["pid"], json!(third.pid()));
     third.kill();
     eventually(SOON, || status("s-1") == "offline" && status("s-4") == "offline");

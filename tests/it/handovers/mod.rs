@@ -11,12 +11,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agents::with_config;
-use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, svc, until};
 use crate::expect::{detail, peer_of, state};
 
 const SOON: Duration = Duration::from_secs(40);
-/// Hooks have all the time that a busy machine takes.
-const PATIENT: (&str, &str) = ("SVC_HOOK_DEADLINE_MS", "20000");
 
 struct Client {
     running: Running,
