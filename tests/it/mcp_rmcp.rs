@@ -124,6 +124,17 @@ async fn heard(ears: &Ears, uri: &str) {
     timeout(SOON, told).await.expect("it is told");
 }
 
+/// Waits until the daemon has a client's `TaskWait` on record.
+async fn is_on_record(d: &Daemon) {
+    let sql = "select count(*) from mcp_call where tool = 'TaskWait' and state = 'working'";
+    let recorded = async {
+        while d.home.value(sql) != 1 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON * 3, recorded).await.expect("it is on record");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_session_continues_after_a_crash() {
     let mut d = Daemon::start();
