@@ -605,6 +605,11 @@ impl Running {
         }
     }
 
+    /// What its standard error has brought so far.
+    pub(crate) fn said(&self) -> String {
+        self.stderr.text()
+    }
+
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("our own child can be waited for").is_some()
     }

@@ -398,18 +398,22 @@ fn requests_fail_soon_while_the_database_is_away() {
     stream.events(2);
     proxy.go_away();
     for target in [format!("/v1/events?stream=task/{task}"), "/v1/peers".to_owned()] {
-        let began = Instant::now();
-        problem(&d.get(&target), 503, "store_unavailable");
-        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        quickly(Duration::from_secs(6), || {
+            let began = Instant::now();
+            problem(&d.get(&target), 503, "store_unavailable");
+            began.elapsed()
+        });
     }
     // Nobody waits for those before.
-    let began = Instant::now();
-    thread::scope(|threads| {
-        for _ in 0..20 {
-            threads.spawn(|| problem(&d.get("/v1/peers"), 503, "store_unavailable"));
-        }
+    quickly(Duration::from_secs(6), || {
+        let began = Instant::now();
+        thread::scope(|threads| {
+            for _ in 0..20 {
+                threads.spawn(|| problem(&d.get("/v1/peers"), 503, "store_unavailable"));
+            }
+        });
+        began.elapsed()
     });
-    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     // The first write meets a connection that was cut, and nobody can know whether it went through.
     let path = format!("/v1/tasks/{task}/events");
     for (bound, codes) in
@@ -564,11 +568,9 @@ fn nothing_is_missed_while_the_listening_connection_is_ended() {
         });
         for number in 0..20 {
             let line = format!("other {number}");
-            let committed = append_beside(&url, &task, &line);
+            append_beside(&url, &task, &line);
             let event = stream.event();
             assert_eq!(event.data["line"], line.as_str());
-            // A second, and what a busy machine adds.
-            assert!(committed.elapsed() < Duration::from_secs(20), "{:?}", committed.elapsed());
         }
     });
     eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");

@@ -38,18 +38,24 @@ fn stream_sends_its_head_at_once_and_retry_first() {
     for target in
         [format!("{}&last_event_id=1", subscribe(&task)), "/v1/events?after=latest".into()]
     {
-        let asked = Instant::now();
-        let mut stream = d.follow(&target);
-        assert!(asked.elapsed() < Duration::from_secs(5), "headers at once");
+        let follow = || {
+            let mut stream = d.follow(&target);
+            let first = stream.block().unwrap().unwrap();
+            (stream, first)
+        };
+        quickly(Duration::from_secs(5), || {
+            let asked = Instant::now();
+            follow();
+            asked.elapsed()
+        });
+        let (stream, first) = follow();
         let head = stream.head.clone();
         assert_eq!(head.header("content-type"), Some("text/event-stream"), "{head:?}");
         assert_eq!(head.header("cache-control"), Some("no-cache"), "{head:?}");
         assert_eq!(head.header("x-accel-buffering"), Some("no"), "{head:?}");
         assert_eq!(head.header("content-encoding"), None);
         assert_eq!(head.header("access-control-allow-origin"), None);
-        let first = stream.block().unwrap().unwrap();
         assert_eq!(first, Block { retry: Some("1000".to_owned()), ..Block::default() });
-        assert!(asked.elapsed() < Duration::from_secs(5), "and the first block with them");
     }
 }
 

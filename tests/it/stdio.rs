@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::daemon::{Home, Ran, Running, eventually, free_port, until};
+use crate::daemon::{Home, Ran, Running, eventually, free_port, quickly, until};
 
 const SOON: Duration = Duration::from_secs(20);
 const TOKEN: &str = "tok";
@@ -834,33 +834,37 @@ fn session_call_is_cancelled_by_a_message() {
 fn subscription_is_renewed_after_a_cut() {
     let ack =
         r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}"#;
-    let times = AtomicUsize::new(0);
-    let fake = Fake::start(move |seen, wire| match seen.what().as_str() {
-        "subscriptions/listen" => {
-            let k = times.fetch_add(1, Ordering::SeqCst);
-            if k != 1 {
-                wire.stream(&format!(
-                    "data: {ack}\n\ndata: {{\"method\":\"n\",\"params\":{{\"k\":{k}}}}}\n\n"
-                ));
+    quickly(Duration::from_secs(8), || {
+        let times = AtomicUsize::new(0);
+        let fake = Fake::start(move |seen, wire| match seen.what().as_str() {
+            "subscriptions/listen" => {
+                let k = times.fetch_add(1, Ordering::SeqCst);
+                if k != 1 {
+                    wire.stream(&format!(
+                        "data: {ack}\n\ndata: {{\"method\":\"n\",\"params\":{{\"k\":{k}}}}}\n\n"
+                    ));
+                }
+                if k == 2 {
+                    wire.closed();
+                }
             }
-            if k == 2 {
-                wire.closed();
-            }
-        }
-        _ => usual(seen, wire),
+            _ => usual(seen, wire),
+        });
+        let mut bridge = Bridge::to(&fake);
+        let listen =
+            modern(1, "subscriptions/listen", r#","notifications":{"toolsListChanged":true}"#);
+        bridge.say(&listen);
+        assert_eq!(bridge.line(), ack);
+        assert_eq!(bridge.next_message()["params"]["k"], 0);
+        assert_eq!(bridge.next_message()["params"]["k"], 2, "no second acknowledgement");
+        // The stream never ends by itself, and must not delay the exit.
+        let since = Instant::now();
+        bridge.end();
+        let took = since.elapsed();
+        let listens = fake.wait("subscriptions/listen", 3);
+        assert!(listens.iter().all(|seen| seen.body == listen));
+        took
     });
-    let mut bridge = Bridge::to(&fake);
-    let listen = modern(1, "subscriptions/listen", r#","notifications":{"toolsListChanged":true}"#);
-    bridge.say(&listen);
-    assert_eq!(bridge.line(), ack);
-    assert_eq!(bridge.next_message()["params"]["k"], 0);
-    assert_eq!(bridge.next_message()["params"]["k"], 2, "no second acknowledgement");
-    // The stream never ends by itself, and must not delay the exit.
-    let since = Instant::now();
-    bridge.end();
-    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
-    let listens = fake.wait("subscriptions/listen", 3);
-    assert!(listens.iter().all(|seen| seen.body == listen));
 }
 
 #[test]
@@ -918,23 +922,26 @@ fn refused_token_is_reported_once() {
 #[test]
 fn signal_ends_the_bridge_and_its_session_at_once() {
     for signal in [Signal::TERM, Signal::INT] {
-        let fake = Fake::start(|seen, wire| match seen.what().as_str() {
-            "tools/call" => {
-                wire.stream(": working\n\n");
-                wire.closed();
-            }
-            _ => usual(seen, wire),
+        quickly(Duration::from_secs(8), || {
+            let fake = Fake::start(|seen, wire| match seen.what().as_str() {
+                "tools/call" => {
+                    wire.stream(": working\n\n");
+                    wire.closed();
+                }
+                _ => usual(seen, wire),
+            });
+            let mut bridge = Bridge::to(&fake);
+            bridge.begin();
+            bridge.say(&call(1, "once"));
+            fake.wait("tools/call", 1);
+            let since = Instant::now();
+            bridge.running.signal(signal);
+            let ran = bridge.running.wait(SOON);
+            let took = since.elapsed();
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+            fake.wait("DELETE", 1);
+            took
         });
-        let mut bridge = Bridge::to(&fake);
-        bridge.begin();
-        bridge.say(&call(1, "once"));
-        fake.wait("tools/call", 1);
-        let since = Instant::now();
-        bridge.running.signal(signal);
-        let ran = bridge.running.wait(SOON);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
-        fake.wait("DELETE", 1);
     }
 }
 

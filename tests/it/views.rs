@@ -40,7 +40,7 @@ fn conversation_view_pairs_questions_with_answers() {
     // An open question stays open; an answered one does not.
     d.home.change("update message set at = at - 60000 where type = 'query'");
     let waited =
-        d.home.rows("select state, waited_seconds >= 60, waited_seconds < 90 from conversations");
+        d.home.rows("select state, waited_seconds >= 60, waited_seconds < 600 from conversations");
     assert_eq!(json!(waited), json!([["answered", 1, 1], ["open", 1, 1]]));
 
     let names = d.home.rows("select from_name, to_name from messages_now where text = 'yes'");

@@ -285,7 +285,7 @@ fn what_a_waiter_could_not_print_is_free_at_once() {
     let mut deaf = Command::new("sh");
     let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
     deaf.args(["-c", "exec \"$0\" \"$@\" 2>&-"]).arg(svc.get_program()).args(svc.get_args());
-    deaf.env_clear().envs(variables).envs([NEW]).stdin(Stdio::piped());
+    deaf.env_clear().envs(variables).envs([NEW, PATIENT]).stdin(Stdio::piped());
     let mut deaf = Running::spawn(deaf);
     let stop = event("s", "Stop", &json!({})).to_string();
     deaf.stdin().write_all(stop.as_bytes()).expect("it reads");
@@ -346,7 +346,7 @@ fn a_session_that_a_program_runs_is_woken_if_the_setting_says_so() {
     let mut client = Command::new("python3");
     client.args(["-c", CLIENT, "--input-format", "stream-json"]).arg(svc.get_program());
     let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
-    client.env_clear().envs(variables).envs([NEW, headless, always]).stdin(Stdio::piped());
+    client.env_clear().envs(variables).envs([NEW, PATIENT, headless, always]).stdin(Stdio::piped());
     let mut client = Running::spawn(client);
     let start = event("p", "SessionStart", &json!({ "source": "startup" }));
     let stop = event("p", "Stop", &json!({}));

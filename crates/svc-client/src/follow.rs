@@ -450,9 +450,15 @@ mod tests {
     #[tokio::test]
     async fn missing_daemon_fails_at_once() {
         let home = tempfile::tempdir().expect("a folder");
-        let began = Instant::now();
-        let sent = post_keyed::<Value>(&discovery(home.path()), "/v1/x", json!({})).await;
-        assert!(matches!(sent, Err(ClientError::NotRunning { .. })), "{sent:?}");
-        assert!(began.elapsed() < RESEND_FOR);
+        // A busy machine may hold up an attempt for as long as it would be repeated.
+        for _ in 0..5 {
+            let began = Instant::now();
+            let sent = post_keyed::<Value>(&discovery(home.path()), "/v1/x", json!({})).await;
+            assert!(matches!(sent, Err(ClientError::NotRunning { .. })), "{sent:?}");
+            if began.elapsed() < RESEND_FOR {
+                return;
+            }
+        }
+        panic!("it was repeated each time");
     }
 }

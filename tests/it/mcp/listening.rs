@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Client, LEGACY, SOON, Stream, finish, request, result, subscribers, wait_for, with_client,
 };
-use crate::daemon::{Daemon, eventually};
+use crate::daemon::{Daemon, eventually, quickly};
 use crate::expect::{append, frame, new_task};
 
 const LIST_CHANGED: &str = "notifications/resources/list_changed";
@@ -27,10 +27,13 @@ fn standalone_stream_begins_at_once_in_every_revision() {
     let d = Daemon::start();
     for revision in LEGACY {
         let client = Client::open(&d, revision);
-        let asked = Instant::now();
-        let mut stream = client.listen(None);
-        let first = stream.block().expect("a first block");
-        assert!(asked.elapsed() < Duration::from_secs(5));
+        let mut first = None;
+        quickly(Duration::from_secs(5), || {
+            let asked = Instant::now();
+            first = client.listen(None).block();
+            asked.elapsed()
+        });
+        let first = first.expect("a first block");
         if revision == "2025-11-25" {
             assert_eq!((first.id.is_some(), first.data), (true, vec![String::new()]));
         } else {
@@ -54,26 +57,36 @@ fn standalone_stream_begins_at_once_in_every_revision() {
 
 #[test]
 fn list_changed_notifications_are_rate_limited() {
-    // On a busy machine twenty tasks take more than a second.
-    let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "6000"));
-    let clients = LEGACY.map(|revision| Client::open(&d, revision));
-    let mut streams: Vec<_> = clients.iter().map(|client| client.listen(None)).collect();
-    new_task(&d);
-    for stream in &mut streams {
-        let told = stream.news(LIST_CHANGED);
-        assert_eq!(told.id, None, "there is nothing to go back to");
-    }
-    let told = Instant::now();
-    for _ in 0..20 {
+    const INTERVAL: Duration = Duration::from_secs(6);
+    // On a machine that is too busy for twenty tasks in an interval, the test begins anew.
+    let was_quick = (0..5).any(|_| {
+        let d =
+            Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", &INTERVAL.as_millis().to_string()));
+        let clients = LEGACY.map(|revision| Client::open(&d, revision));
+        let mut streams: Vec<_> = clients.iter().map(|client| client.listen(None)).collect();
+        let began = Instant::now();
         new_task(&d);
-    }
-    for stream in &mut streams {
-        stream.news(LIST_CHANGED);
-    }
-    assert!(told.elapsed() > Duration::from_secs(3), "one for all of them, after a while");
-    for stream in &mut streams {
-        stream.is_silent();
-    }
+        for stream in &mut streams {
+            let told = stream.news(LIST_CHANGED);
+            assert_eq!(told.id, None, "there is nothing to go back to");
+        }
+        for _ in 0..20 {
+            new_task(&d);
+        }
+        let are_in_one_interval = began.elapsed() < INTERVAL;
+        for stream in &mut streams {
+            stream.news(LIST_CHANGED);
+        }
+        // The first came after the beginning, so this holds on a busy machine, too.
+        assert!(began.elapsed() > INTERVAL / 2, "one for all of them, after a while");
+        if are_in_one_interval {
+            for stream in &mut streams {
+                stream.is_silent();
+            }
+        }
+        are_in_one_interval
+    });
+    assert!(was_quick, "each time, twenty tasks took longer than an interval");
 }
 
 #[test]
@@ -234,9 +247,11 @@ fn stalled_listener_delays_no_other() {
     for _ in 0..50 {
         append(&d, &task, &json!(lines));
         new_task(&d);
-        let asked = Instant::now();
-        result(&client.post(&request("p", "ping", &json!({}))).send());
-        assert!(asked.elapsed() < Duration::from_secs(5));
+        quickly(Duration::from_secs(5), || {
+            let asked = Instant::now();
+            result(&client.post(&request("p", "ping", &json!({}))).send());
+            asked.elapsed()
+        });
     }
     client.ask("resources/read", &json!({ "uri": uri(&task) }));
     finish(&d, &task);

@@ -339,7 +339,7 @@ impl Stream {
 
     /// The next message, skipping comments.
     fn try_next(&mut self) -> io::Result<Option<Message>> {
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + crate::wire::MAX_WAIT;
         loop {
             let Some(block) = self.0.block()? else { return Ok(None) };
             let [data] = block.data.as_slice() else {

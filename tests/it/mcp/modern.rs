@@ -1,7 +1,5 @@
 //! Stateless clients: tasks, and subscriptions.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use super::{
@@ -22,9 +20,7 @@ fn quick() -> Daemon {
 #[track_caller]
 fn begin(caller: &Caller, task: &str) -> Value {
     let params = tool("TaskWait", &wait_for(task));
-    let asked = Instant::now();
     let reply = modern_post(caller, &modern_body("t", "tools/call", &params, &with_tasks())).send();
-    assert!(asked.elapsed() < Duration::from_secs(10));
     let made = result(&reply);
     assert_eq!(made["resultType"], "task", "{made}");
     assert_eq!(made["status"], "working", "{made}");

@@ -338,22 +338,36 @@ fn calls_that_wait_for_a_failed_renewal_were_not_made() {
     in_state(&d, "web", "needs_auth");
     log_in(&home, "web");
     in_state(&d, "web", "connected");
-    server.issuer().refresh = "gone".to_owned();
+    // While this is held, the issuer answers no renewal.
+    let mut issuer = server.issuer();
+    issuer.refresh = "gone".to_owned();
     let since = Instant::now();
     until(SOON, || (since.elapsed() > Duration::from_secs(1)).then_some(()));
+    let begin = std::sync::Arc::new(std::sync::Barrier::new(11));
     let calls: Vec<_> = (0..10)
         .map(|_| {
             let caller = d.with_token(&home.token().expect("a token"));
+            let begin = std::sync::Arc::clone(&begin);
             std::thread::spawn(move || {
+                begin.wait();
                 failed(&call(&caller, "web__echo", &json!({ "value": "x" })))
             })
         })
         .collect();
+    begin.wait();
+    // The daemon takes the requests of clients meanwhile.
+    for _ in 0..20 {
+        d.get("/health").ok(200);
+    }
+    assert_eq!(issuer.refusals, 0, "the calls began before the renewal failed");
+    drop(issuer);
     for call in calls {
         let error = call.join().expect("answers");
         assert_eq!(error["type"], "unavailable", "{error}");
         assert_eq!(error["allowed"]["outcome"], Value::Null, "no call reached the server: {error}");
     }
+    assert_eq!(server.toy.echoed.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert!(server.issuer().refusals > 0, "a renewal failed");
     in_state(&d, "web", "needs_auth");
     let error = failed(&call(&d, "web__echo", &json!({ "value": "x" })));
     assert_eq!(error["retryable"], false, "{error}");

@@ -80,6 +80,8 @@ pub(super) struct Issuer {
     pub(super) lasts: u64,
     challenge: String,
     pub(super) refreshes: u32,
+    /// Renewals that were refused.
+    pub(super) refusals: u32,
     pub(super) registered: u32,
     pub(super) revoked: Vec<String>,
     /// It cannot be reached.
@@ -610,6 +612,7 @@ impl Toy {
                     issuer.granted = asked;
                 } else {
                     if form["refresh_token"] != issuer.refresh {
+                        issuer.refusals += 1;
                         return refusal("invalid_grant");
                     }
                     issuer.refreshes += 1;

@@ -652,7 +652,7 @@ mod tests {
     async fn two_processes_that_begin_one_id_at_once_have_a_session_each() {
         let test = TestStore::open().await;
         let services = services(&test);
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let processes = [std::process::id(), child.id()].map(process::identity);
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let callers = [0, 1].map(|at: usize| Caller::Session {
@@ -687,6 +687,28 @@ mod tests {
             }
             assert_eq!(apart, 1, "{id}");
         }
+        // One process has looked for the session when another takes the id. The write job refuses,
+        // and a second look finds that the id is taken.
+        let payload = json!({
+            "session_id": "late", "hook_event_name": "SessionStart", "source": "startup",
+            "cwd": folders[1].path(),
+        });
+        let late = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+        let call = HookCall { is_from_hook: true, ..HookCall::default() };
+        let hooks = &services.hooks;
+        let known = hooks.recognise(&late, false).await.unwrap();
+        let there = hooks.in_its_project(&callers[1], &late, &known, true).await.unwrap();
+        let payload = json!({
+            "session_id": "late", "hook_event_name": "SessionStart", "source": "startup",
+            "cwd": folders[0].path(),
+        });
+        let first = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+        hooks.hook(&callers[0], first, call.clone()).await.unwrap();
+        let written = hooks.write(&there, &Arc::new(late.clone()), &known, call.clone()).await;
+        assert!(matches!(written, Err(Error::NotYours { .. })));
+        hooks.hook(&callers[1], late, call).await.unwrap();
+        let own = session_id_in_process("late", &processes[1]);
+        assert!(test.store.sessions().get(&own).await.unwrap().is_some());
         child.kill().unwrap();
         child.wait().unwrap();
     }
