@@ -32,13 +32,13 @@ pub(super) enum AgentCommand {
     /// Show one agent, and what it needs permission for
     #[command(after_help = "Example:\n  svc agent status agent:claude:main")]
     Status {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
     },
     /// Send input to an agent
     #[command(after_help = "Example:\n  svc agent send agent:claude:main 'and now the docs'")]
     Send {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
         /// The text; `-` reads standard input
         input: String,
@@ -50,7 +50,7 @@ pub(super) enum AgentCommand {
     #[command(after_help = "Examples:\n  svc agent answer agent:claude:main latest allow\n  \
         svc agent answer agent:claude:main req_01k… deny")]
     Answer {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
         /// The request: its id or the beginning of it, or `latest`
         request: String,
@@ -60,13 +60,13 @@ pub(super) enum AgentCommand {
     /// End an agent's turn, not the agent
     #[command(after_help = "Example:\n  svc agent interrupt agent:claude:main")]
     Interrupt {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
     },
     /// End an agent
     #[command(after_help = "Example:\n  svc agent stop agent:claude:main --timeout 5")]
     Stop {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
         /// Kill it at once
         #[arg(long)]
@@ -81,7 +81,7 @@ pub(super) enum AgentCommand {
     /// Print the conversation, even after the agent's end
     #[command(after_help = "Example:\n  svc agent history agent:claude:main --limit 20")]
     History {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
         /// How many of the last entries; 0: all
         #[arg(long, value_name = "N", default_value_t = 50)]
@@ -94,7 +94,7 @@ pub(super) enum AgentCommand {
     #[command(after_help = "Example:\n  svc agent watch agent:claude:main\n\n\
         Starts at the beginning, and resumes when the daemon restarts.")]
     Watch {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
         /// Start after this offset
         #[arg(long, value_name = "N")]
@@ -105,7 +105,7 @@ pub(super) enum AgentCommand {
         Ctrl-C ends the agent's turn, Ctrl-D detaches. It waits for a daemon that restarts.\n\
         Where no daemon runs, the agent's host is asked itself: requests are shown, and answering needs a daemon.")]
     Attach {
-        /// Its id, a beginning of that, its session key, or its instance
+        /// Its id, a beginning of that, its session key, its name, or its instance
         agent: String,
     },
 }

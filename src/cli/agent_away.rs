@@ -144,7 +144,8 @@ pub(super) async fn find_answering(
 }
 
 /// The living host that `named` identifies: by the agent's id, a prefix of the id, or its session
-/// key, with or without `agent:` and `:main`. Without a name: the host that was started last.
+/// key, with or without `agent:` and `:main`, else by the name that it was started with. [`LATEST`]
+/// is the one that was started last.
 async fn find(context: &Context, named: &str, away: Error) -> Result<FoundHost> {
     let mut found = living_hosts(context).await;
     if found.is_empty() {
@@ -155,10 +156,16 @@ async fn find(context: &Context, named: &str, away: Error) -> Result<FoundHost> 
         let latest = found.into_iter().max_by_key(started);
         return latest.ok_or(away);
     }
-    found.retain(|host| match &host.said {
+    let is_meant = |host: &FoundHost| match &host.said {
         Ok(status) => is_named(&status.agent, named),
         Err(_) => is_beginning(host.id.as_str(), named),
-    });
+    };
+    if found.iter().any(is_meant) {
+        found.retain(is_meant);
+    } else {
+        let was_started_as = |status: &HostStatus| was_started_as(&status.agent, named);
+        found.retain(|host| host.said.as_ref().is_ok_and(was_started_as));
+    }
     match found.len() {
         0 => bail!(
             "no daemon runs, and no living host is that of an agent {named:?}; `svc agent list` shows them, `svc start` starts a daemon"
@@ -185,6 +192,10 @@ fn is_named(info: &AgentInfo, named: &str) -> bool {
         || info.session_key == named
         || short == named
         || short.strip_suffix(":main") == Some(&*named)
+}
+
+fn was_started_as(info: &AgentInfo, name: &str) -> bool {
+    info.session_key == format!("agent:{}:{}", info.instance, name.to_ascii_lowercase())
 }
 
 pub(super) struct FoundHost {

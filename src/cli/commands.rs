@@ -339,7 +339,7 @@ pub(super) fn dispatch(cli: Cli) -> ExitResult {
                 // terminal to lose.
                 let _ = rustix::process::setsid();
             }
-            serve::run(&context.config(&args.flags)?, &context.env)
+            serve::run(&context.config(&args.flags)?, &context.env, context.json)
         }
         Command::Migrate(args) => database::migrate(&context, &args),
         Command::Backup { path } => database::backup(&context, &path),

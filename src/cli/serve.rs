@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use svc_server::daemon::{self, Ready};
 use svc_store::MigrateError;
 use svc_sys::config::sources::HandedDocument;
@@ -21,7 +22,7 @@ use super::{ExitResult, MIGRATIONS_PENDING, output};
 pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and root's, is the operator, who reads and changes \
     everything; other users and pages of other web sites are refused";
 
-pub(super) fn run(config: &Config, env: &Env) -> ExitResult {
+pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
     // Every file that is created from here on is readable only by its owner.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let paths = &config.paths;
@@ -48,7 +49,7 @@ pub(super) fn run(config: &Config, env: &Env) -> ExitResult {
         .worker_threads(daemon::worker_threads())
         .enable_all()
         .build()?;
-    let served = runtime.block_on(daemon::run(config, env, print_ready));
+    let served = runtime.block_on(daemon::run(config, env, |ready| print_ready(ready, json)));
     // A blocking call that hangs must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     match served {
@@ -97,11 +98,20 @@ fn raise_file_limit() {
 }
 
 /// Prints the readiness line, for which a parent process may wait.
-fn print_ready(ready: &Ready<'_>) {
+fn print_ready(ready: &Ready<'_>, json: bool) {
     let mut stdout = io::stdout().lock();
     let (version, url) = (env!("CARGO_PKG_VERSION"), ready.url);
-    let why = ready.busy.map(|busy| format!(" ({busy} is in use by another program)"));
-    let line = format!("svc {version} ready at {url}{}", why.unwrap_or_default());
+    let line = if json {
+        let pid = std::process::id();
+        let mut told = json!({ "running": true, "pid": pid, "url": url, "version": version });
+        if let Some(busy) = ready.busy {
+            told["busy"] = busy.to_string().into();
+        }
+        told.to_string()
+    } else {
+        let why = ready.busy.map(|busy| format!(" ({busy} is in use by another program)"));
+        format!("svc {version} ready at {url}{}", why.unwrap_or_default())
+    };
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     if let Err(error) = written {
         tracing::debug!(error = telemetry::chain(&error), "cannot print the readiness line");

@@ -66,6 +66,7 @@ fn hosts_can_be_listed_prompted_and_stopped_without_a_daemon() {
     let status = run(&["agent", "status", named[1], "--json"]).json();
     assert_eq!((&status["id"], &status["host_pid"]), (&web["id"], &web["host_pid"]));
     assert_eq!(status["socket_path"], web["socket_path"]);
+    assert_eq!(run(&["agent", "status", "web", "--json"]).json()["id"], web["id"]);
 
     let sent = run(&["agent", "send", "echo", "hi", "--json"]).json();
     assert_eq!(sent["queued"], false, "{sent}");

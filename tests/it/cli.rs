@@ -685,6 +685,20 @@ fn silent_command_is_shown_as_active() {
     assert_eq!(only_task(&d)["status"], "done");
 }
 
+#[test]
+fn readiness_is_json_with_the_flag() {
+    let home = Home::new();
+    let serve = ["serve", "--json", "--listen", "127.0.0.1:0"];
+    let daemon = Running::spawn(home.command(&serve));
+    let line = daemon.line().expect("it gets ready");
+    let told: Value = serde_json::from_str(&line).expect("a line of JSON");
+    assert_eq!(told["running"], true);
+    assert_eq!(told["pid"], daemon.pid());
+    assert_eq!(Some(&told["url"]), home.daemon_json().as_ref().map(|file| &file["url"]));
+    svc(&home, &["stop"]).ok();
+    assert_eq!(daemon.wait(SOON).code, Some(0));
+}
+
 /// An exit with a code of its own has a problem document, too.
 #[test]
 fn every_error_is_json_with_the_flag() {

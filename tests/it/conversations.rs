@@ -550,15 +550,22 @@ fn tokens_minted_in_one_folder_can_exchange_messages() {
         let shown = svc(&d.home, &args).json();
         let header = text(&shown["mcpServers"]["svc"]["headers"], "Authorization");
         let caller = d.with_token(header.trim_start_matches("Bearer "));
-        let names = json!({ "display_name": session, "backend": "claude", "path": cwd });
+        let name = session.replace(':', "-");
+        let names = json!({ "display_name": name, "backend": "claude", "path": cwd });
         caller.done("peer_register", &names);
         caller
     };
     let one = made("s-1", &folder);
     made("s-2", &folder.join(".git"));
     made("s-3", d.home.user());
-    for (other, status) in [("s-2", "accepted"), ("s-3", "forbidden")] {
-        let sent = send(&one, &format!("agent:claude:{other}"), "well?", 0);
+    // The session of a token that has the form of a key has that key.
+    made("agent:exec:worker", &folder);
+    for (other, status) in [
+        ("agent:claude:s-2", "accepted"),
+        ("agent:claude:s-3", "forbidden"),
+        ("agent:exec:worker", "accepted"),
+    ] {
+        let sent = send(&one, other, "well?", 0);
         assert_eq!(sent["status"], status, "{sent}");
     }
     let args = ["mcp-config", "--session", "s-4", "--cwd", "/there/is/none"];

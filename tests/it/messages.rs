@@ -94,8 +94,11 @@ fn a_repeated_idempotency_key_is_the_same_message() {
     let cast = json!({ "text": "to all", "idempotency_key": "k-3" });
     assert_eq!(d.post("/v1/peers/broadcast", &cast).ok(200)["delivered_to"], 2);
     assert_eq!(d.post("/v1/peers/broadcast", &cast).ok(200)["delivered_to"], 2);
-    let other = json!({ "text": "to some", "idempotency_key": "k-3" });
-    problem(&d.post("/v1/peers/broadcast", &other), 409, "conflict");
+    for (field, value) in [("text", "to some"), ("correlation_id", "c")] {
+        let mut other = cast.clone();
+        other[field] = json!(value);
+        problem(&d.post("/v1/peers/broadcast", &other), 409, "conflict");
+    }
 }
 
 /// The acknowledgement takes more than one write job.

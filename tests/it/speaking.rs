@@ -62,8 +62,13 @@ fn send_reaches_a_living_hosted_agent() {
     let started = home_start(&d, "echo", "worker");
     let own = peer(&d, "agent:echo:worker");
     is_in(&d, "agent:echo:worker", "idle");
-    // By key, by name, by id; and as `--agent`.
-    let names = [text(&started, "session_key"), text(&own, "display_name"), text(&started, "id")];
+    // By key, by name, by id, by the name that it was started with; and as `--agent`.
+    let names = [
+        text(&started, "session_key"),
+        text(&own, "display_name"),
+        text(&started, "id"),
+        "worker".to_owned(),
+    ];
     for (number, name) in names.iter().enumerate() {
         let prompt = format!("the work {number}");
         let ran = match number {
@@ -79,6 +84,13 @@ fn send_reaches_a_living_hosted_agent() {
     // The output of a session, by any path.
     let ran = svc(&d.home, &["send", "echo", "a new one"]);
     assert!(ran.ok().contains("got a new one"), "{ran:?}");
+    let status = |name: &str| svc(&d.home, &["agent", "status", name, "--json"]).json();
+    assert_eq!(status("worker")["id"], started["id"]);
+    assert!(svc(&d.home, &["tell", "worker", "hi"]).ok().contains("echo:worker"));
+    // An instance's own agent comes before one that was started with the instance's name.
+    home_start(&d, "held", "echo");
+    home_start(&d, "echo", "main");
+    assert_eq!(status("echo")["session_key"], "agent:echo:main");
 }
 
 #[test]

@@ -63,9 +63,11 @@ fn unauthenticated_requests_get_nothing() {
         "oauth-authorization-server",
         "openid-configuration",
     ] {
-        let reply = nobody.get(&format!("/.well-known/{path}"));
-        problem(&reply, 404, "not_found");
-        assert_eq!(reply.header("www-authenticate"), None);
+        let path = format!("/.well-known/{path}");
+        for reply in [nobody.get(&path), nobody.post(&path, &json!({}))] {
+            problem(&reply, 404, "not_found");
+            assert_eq!(reply.header("www-authenticate"), None);
+        }
     }
 }
 

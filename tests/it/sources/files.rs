@@ -110,6 +110,18 @@ fn server_list_is_paged_like_other_lists() {
     assert_eq!(d.get("/v1/sources").ok(200)["count"], 3);
 }
 
+#[test]
+fn server_that_does_not_run_keeps_the_time_of_its_state() {
+    let home = Home::new();
+    let off = json!({ "command": "x", "enabled": false });
+    let d = with_servers(&home, &json!({ "bad": {}, "off": off }));
+    let since = || ["bad", "off"].map(|name| text(&source(&d, name), "since"));
+    let first = since();
+    let now = || text(&d.get("/v1/peers").ok(200), "as_of");
+    until(SOON, || first.iter().all(|since| *since < now()).then_some(()));
+    assert_eq!(since(), first);
+}
+
 /// A server's output reaches a model in the reason of its state. REST returns texts as they were
 /// sent.
 #[test]

@@ -229,10 +229,22 @@ impl Input {
         Self { json, headers }
     }
 
-    /// Checks the arguments. A `null` counts as absent.
+    /// Checks the arguments. A `null` counts as absent, and an integer may be written as 42.0,
+    /// which types of Rust do not read: it becomes 42.
     pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
         arguments.retain(|_, value| !value.is_null());
-        check_members(&self.json, arguments, "")
+        check_members(&self.json, arguments, "")?;
+        for (name, value) in arguments.iter_mut() {
+            let is_integer = self.json["properties"][name.as_str()]["type"] == "integer";
+            if is_integer
+                && value.is_f64()
+                && let Some(number) = value.as_f64()
+                && let Ok(whole) = format!("{number:.0}").parse::<i64>()
+            {
+                *value = whole.into();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -507,6 +519,17 @@ mod tests {
             kind: ParamKind::String,
         };
         assert_eq!(input.headers, [header]);
+    }
+
+    #[test]
+    fn integer_may_be_written_with_a_fraction_of_zero() {
+        let mut arguments = Map::new();
+        arguments.insert("name".to_owned(), json!("a"));
+        arguments.insert("limit".to_owned(), json!(3.0));
+        Input::from_type::<Args>().check(&mut arguments).unwrap();
+        assert_eq!(arguments["limit"], json!(3));
+        let error = check(json!({"name": "a", "limit": 3.5})).unwrap_err();
+        assert_eq!(error.message, "limit: must be an integer");
     }
 
     #[test]

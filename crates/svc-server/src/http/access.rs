@@ -2,7 +2,7 @@
 //! socket only; and the daemon's proof that it knows a token, which a client requests over TCP
 //! before it sends the token.
 
-use axum::{Extension, extract::Path, http::StatusCode};
+use axum::{Extension, http::StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo};
@@ -15,7 +15,7 @@ use super::{
     App, Code, Problem,
     api::{Api, Operation},
     entry::{DAEMON_PROOF, OwnAuthority},
-    request::{Json, JsonResult, PageResult, Query},
+    request::{Json, JsonResult, PageResult, Path, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

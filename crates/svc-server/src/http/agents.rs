@@ -3,7 +3,6 @@
 
 use axum::{
     Extension,
-    extract::Path,
     http::{HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
@@ -28,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines},
+    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query, json_lines},
 };
 use crate::web::KeepAliveTimer;
 

@@ -406,13 +406,15 @@ pub(super) fn cookie_name(request: &Parts) -> String {
 /// daemon's proof, and `/.well-known/`, where clients look for OAuth metadata: a 401 would start a
 /// login.
 fn is_open(method: &Method, path: &str) -> bool {
+    if path.starts_with("/.well-known/") {
+        return true;
+    }
     if method == Method::POST {
         return path == DAEMON_PROOF || path == SIGN_IN;
     }
     let is_page =
         matches!(path, "/" | SIGN_IN) || path.starts_with(VIEWS) || path.starts_with(FILES);
-    let is_public = is_page || path == "/health" || path.starts_with("/.well-known/");
-    is_public && (method == Method::GET || method == Method::HEAD)
+    (is_page || path == "/health") && (method == Method::GET || method == Method::HEAD)
 }
 
 /// Whether a POST to the path returns a token, or a code that can be traded for one.

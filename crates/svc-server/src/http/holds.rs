@@ -2,7 +2,7 @@
 //! receives texts for the sessions of its process. Both responses are lines of JSON, sent one at a
 //! time.
 
-use axum::{extract::Path, response::Response};
+use axum::response::Response;
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, json_lines},
+    request::{Json, JsonResult, Path, json_lines},
 };
 
 pub(super) fn routes(api: Api) -> Api {

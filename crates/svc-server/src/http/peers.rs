@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::{
@@ -19,7 +18,7 @@ use svc_store::ListedMessage;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
+    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

@@ -6,7 +6,7 @@ use std::{convert::Infallible, fmt, marker::PhantomData, ops::Deref, sync::Arc, 
 
 use axum::{
     body::Body,
-    extract::{FromRequest, FromRequestParts},
+    extract::{self, FromRequest, FromRequestParts},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -166,6 +166,8 @@ pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 
 pub(super) struct Query<T>(pub(super) T);
 
+pub(super) struct Path<T>(pub(super) T);
+
 pub(super) struct ListRequest<F> {
     pub(super) filter: F,
     pub(super) page: PageQuery,
@@ -235,6 +237,15 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 
     async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
         parse_query(parts).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
+        let path = extract::Path::<T>::from_request_parts(parts, app).await;
+        path.map(|path| Self(path.0)).map_err(|error| Problem::malformed(error.body_text()))
     }
 }
 

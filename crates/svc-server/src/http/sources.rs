@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::{
-    extract::{FromRequestParts, Path},
+    extract::FromRequestParts,
     response::{IntoResponse, Response},
 };
 use http::request::Parts;
@@ -20,7 +20,7 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, PageResult, Query},
+    request::{Json, JsonResult, ListRequest, PageResult, Path, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

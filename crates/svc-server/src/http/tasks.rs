@@ -3,7 +3,6 @@
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
-    extract::Path,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
@@ -21,8 +20,8 @@ use super::{
     api::{Api, Operation},
     events::{last_event_id, sse_response},
     request::{
-        Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query, parse, parse_object,
-        text_of,
+        Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Path, Query, parse,
+        parse_object, text_of,
     },
 };
 use crate::web;

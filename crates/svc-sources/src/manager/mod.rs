@@ -26,10 +26,10 @@ use svc_core::{
     },
     tools::{Catalogue, Tool},
 };
-use svc_model::source::Sharing;
+use svc_model::{Timestamp, source::Sharing};
 use svc_sys::config::{
     Env,
-    sources::{SourceFiles, SourcePlan, SourceVault},
+    sources::{PlannedSource, SourceFiles, SourcePlan, SourceStanding, SourceVault},
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -115,12 +115,20 @@ impl OfferChanges {
 type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
 /// A server, and whom the instance serves.
 type InstanceKey = (SourceKey, String);
+/// An entry by its file and name, and whether it counts.
+type EntryStanding = (String, String, SourceStanding);
+
+fn standing_of(planned: &PlannedSource) -> EntryStanding {
+    (planned.from.clone(), planned.name.clone(), planned.standing.clone())
+}
 
 #[derive(Default)]
 struct ManagedSources {
     /// The servers in the files, for callers without a folder (`""`) and for each folder that has
     /// called.
     named: HashMap<String, NamedServers>,
+    /// Since when each entry in the files has its standing.
+    standings: HashMap<EntryStanding, Timestamp>,
     /// The servers that are to run.
     wanted: HashMap<SourceKey, Arc<SourceSpec>>,
     lists: HashMap<SourceKey, LearnedLists>,
@@ -189,6 +197,18 @@ struct FolderPlan {
 }
 
 impl ManagedSources {
+    /// Stores since when the entries in the files have their standing.
+    fn note_standings(&mut self, now: Timestamp) {
+        let before = std::mem::take(&mut self.standings);
+        let planned = self.named.values().flat_map(|named| &named.plan.sources);
+        let noted = planned.map(|planned| {
+            let standing = standing_of(planned);
+            let since = before.get(&standing).copied().unwrap_or(now);
+            (standing, since)
+        });
+        self.standings = noted.collect();
+    }
+
     /// What a server offers, as callers see it.
     fn shown(&self, spec: &SourceSpec) -> Arc<OfferedLists> {
         let lists = self.learned(&spec.key, &spec.fingerprint);

@@ -9,7 +9,7 @@ use svc_sys::config::sources::{
     content_hash,
 };
 
-use super::{ManagedSources, SourceManager, run::store_pin};
+use super::{ManagedSources, SourceManager, run::store_pin, standing_of};
 use crate::{
     auth::{LoginInput, LoginOutcome, LoginRun, OpenLogin},
     run_blocking,
@@ -57,7 +57,10 @@ impl FolderSources {
         let is_in_force = planned.standing == SourceStanding::InForce;
         let learner = state.learner(&key).filter(|_| is_in_force);
         let now = learner.map(|learner| learner.status());
-        let since = now.as_ref().map_or_else(|| self.manager.services().now(), |now| now.since);
+        // Without an instance, the state is that of the entry.
+        let since = now.as_ref().map(|now| now.since);
+        let since = since.or_else(|| state.standings.get(&standing_of(planned)).copied());
+        let since = since.unwrap_or_else(|| self.manager.services().now());
         let is_builtin = SourceSpec::parse(planned).is_some_and(|spec| spec.is_builtin());
         let mut status = match &now {
             _ if is_in_force && is_builtin => SourceStatus::from_state(SourceState::Connected),

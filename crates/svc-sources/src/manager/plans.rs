@@ -137,6 +137,7 @@ impl SourceManager {
     /// Starts and ends instances according to the files, and replaces the plans. Returns whether
     /// the set of servers has changed.
     pub(super) fn settle(&self, state: &mut ManagedSources) -> bool {
+        state.note_standings(self.0.services.now());
         let wanted = self.wanted(state);
         let mut is_changed = wanted != state.wanted;
         state.wanted = wanted;

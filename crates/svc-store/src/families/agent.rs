@@ -320,16 +320,23 @@ impl AgentReads<'_> {
     }
 
     /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
-    /// is `agent:<text>` or `agent:<text>:main`; live ones first, then the latest.
+    /// is `agent:<text>` or `agent:<text>:main`; else those that were started with this name. Live
+    /// ones first, then the latest.
     #[boxed]
     pub async fn named(&self, text: &str) -> Result<Vec<AgentRow>> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
-        rows_of(agents!(pool_all, self.store,
+        let mut rows: Vec<AgentRow> = rows_of(agents!(pool_all, self.store,
             "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
-                or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main')
-            order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20"; text))
+                or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main', 'agent:' || a.instance || ':' || ?1)
+            order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20"; text))?;
+        let was_started_as =
+            |row: &AgentRow| row.info.session_key == format!("agent:{}:{text}", row.info.instance);
+        if !rows.iter().all(was_started_as) {
+            rows.retain(|row| !was_started_as(row));
+        }
+        Ok(rows)
     }
 
     #[boxed]

@@ -394,7 +394,8 @@ impl Agents {
     }
 
     /// The agent whose id begins with `named`, or whose session key is `agent:<named>` or
-    /// `agent:<named>:main`: the only live one, else the only one of all.
+    /// `agent:<named>:main`, else that was started with this name: the only live one, else the only
+    /// one of all.
     async fn find_named(
         &self,
         named: &str,

@@ -340,7 +340,16 @@ impl Conversations {
             Some(PeerReference::SessionKey(key)) => {
                 let rows =
                     store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-                rows.into_iter().filter(|row| key.is_of(&row.peer)).collect()
+                let mut rows: Vec<PeerRow> =
+                    rows.into_iter().filter(|row| key.is_of(&row.peer)).collect();
+                // A token that has the form of an agent's key gives its session that key.
+                let own = store.peers().of_key(&lower).await?;
+                let own = own.filter(|own| own.session_key().as_ref() == Some(&lower));
+                let is_new =
+                    |new: &PeerRow| rows.iter().all(|it| it.peer.peer_id != new.peer.peer_id);
+                let new = own.filter(is_new);
+                rows.extend(new);
+                rows
             }
             Some(PeerReference::Id(id)) if !id.is_operator() => {
                 store.peers().get(&id).await?.into_iter().collect()

@@ -160,7 +160,9 @@ pub(in crate::service) async fn deliver_copies(
         let known = tx.messages().receivers_of_key(&outgoing.from, &to, key).await?;
         if let Some(first) = known.first()
             && let Some(stored) = tx.messages().by_key(&outgoing.from, first, key).await?
-            && (stored.text != outgoing.input.text || stored.kind != MessageType::Broadcast)
+            && (stored.text != outgoing.input.text
+                || stored.kind != MessageType::Broadcast
+                || stored.correlation_id != outgoing.input.correlation_id)
         {
             return Err(other_message(key, &stored));
         }

@@ -301,8 +301,9 @@ fn ids_that_look_like_paths_are_not_found() {
         invalid(&d.get(&format!("/v1/events?stream={id}")), "stream");
     }
     problem(&d.get("/v1/peers/../../../etc/passwd"), 404, "not_found");
-    let no_text = d.get("/v1/peers/%ff%fe");
-    assert!(matches!(no_text.status, 400 | 404), "{no_text:?}");
+    for path in ["/v1/peers/%ff%fe", "/v1/tasks/a%80", "/v1/hosts/%ff", "/v1/sources/%ff"] {
+        problem(&d.get(path), 400, "invalid_request");
+    }
     assert_eq!(each(&page(&d.get(&send), "messages"), "text"), ["precious"]);
 }
 

@@ -54,7 +54,7 @@ pub struct PlannedSource {
     pub content: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SourceStanding {
     InForce,
     /// The entry counts, but a person has switched it off.
