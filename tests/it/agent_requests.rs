@@ -128,6 +128,8 @@ fn words_with_an_option_that_takes_none_are_refused() {
     let path = format!("/v1/requests/{}/answer", text(&request, "request_id"));
     let worded = json!({ "option_id": "allow", "text": "why" });
     assert_eq!(problem(&d.post(&path, &worded), 422, "invalid_request")["field"], "text");
+    let blank = json!({ "option_id": "deny", "text": " \n" });
+    assert_eq!(problem(&d.post(&path, &blank), 422, "invalid_request")["field"], "text");
     svc(&d.home, &["answer", "latest", "allow_always"]).ok();
     says(&d, &key, "allowed 1");
 }

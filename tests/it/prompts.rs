@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::agents::with_config;
 use crate::daemon::{Daemon, eventually, svc, until};
-use crate::expect::{page, seconds_of, text};
+use crate::expect::{page, problem, seconds_of, text};
 use crate::identity::{FakeClient, PendingHook, event, prompt, start};
 use crate::registry::RegistryFile;
 
@@ -154,6 +154,10 @@ fn an_empty_answer_is_refused_and_its_question_named() {
     assert_eq!(refused.status(), 422, "{refused:?}");
     let why = text(&refused.json(), "detail");
     assert!(why.contains("answers") && why.contains("Size?"), "{why}");
+    for blank in ["", " \t\n"] {
+        let refused = problem(&d.post(&path, &json!({ "text": blank })), 422, "invalid_request");
+        assert_eq!(refused["field"], "text", "{refused}");
+    }
     assert!(!hook.is_over(), "the prompt is still open");
     d.post(&path, &json!({ "answers": { "Size?": ["S"] } }));
     let printed: Value = serde_json::from_str(&hook.output()).expect("JSON");

@@ -83,6 +83,10 @@ impl Agents {
             return Err(closed(&request));
         }
         self.check_sender(caller, &request, sender).await?;
+        if let Some(text) = &answer.text {
+            check::not_blank("text", text)?;
+            check::long("text", text, limits::REPLY_BYTES)?;
+        }
         let answered = match request.agent_id.clone() {
             Some(agent) => self
                 .answer(caller, &agent, request, answer)
@@ -229,7 +233,6 @@ impl Agents {
             let why = "is taken for prompts of attended sessions alone";
             return Err(Error::invalid("answers", why));
         }
-        check::long("text", text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let known: Vec<&str> =
             request.options.iter().map(|option| option.option_id.as_str()).collect();
         let fits = match &option_id {

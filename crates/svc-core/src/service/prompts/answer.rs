@@ -11,7 +11,6 @@ use svc_model::{
     AgentRequestId, Caller, NOT_BLANK, ProcessIdentity,
     agent::RequestOptionKind,
     hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer, one_line},
-    limits,
 };
 use svc_store::{RequestAnswerRow, RequestRow, WriteTx, job};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -20,7 +19,7 @@ use super::{
     HeldPrompt, HeldPromptState, PromptHold, Prompts,
     settle::{self, NewPrompt, PromptEnd},
 };
-use crate::service::{Error, Result, check};
+use crate::service::{Error, Result};
 
 /// How long a call waits for the client to show that it has taken the answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
@@ -96,7 +95,6 @@ impl Prompts {
             let why = "nobody can answer it here: its dialog is at the session's terminal";
             return Err(Error::Conflict(format!("request {}: {why}", row.request_id)));
         }
-        check::long("text", answer.text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let chosen = match answer.option_id.as_deref() {
             None => None,
             Some(id) => {
