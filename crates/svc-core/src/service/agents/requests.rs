@@ -244,11 +244,8 @@ impl Agents {
             return Err(Error::invalid("option_id", why));
         }
         let chosen = request.options.iter().find(|it| Some(&*it.option_id) == option_id.as_deref());
-        if let Some(option) = chosen
-            && matches!(option.kind, RequestOptionKind::AllowOnce | RequestOptionKind::AllowAlways)
-            && text.is_some()
-            && !option.text
-        {
+        // The agent's protocol has no place for words with such an option.
+        if text.is_some() && chosen.is_some_and(|option| !option.text) {
             return Err(Error::invalid("text", "is not taken with this option"));
         }
         let by = caller.principal().to_string();
