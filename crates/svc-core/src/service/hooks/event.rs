@@ -190,6 +190,10 @@ impl Hooks {
             };
             is_own = self.team.owns(caller, &event.session_id).await?;
         }
+        // The session may be begun by another client's process before the write job looks for it.
+        // Then a second look, with the event as it came, finds that process.
+        let may_look_again = call.is_from_hook && caller.is_client_process() && !is_own;
+        let again = (may_look_again && !is_repeat).then(|| (event.clone(), call.clone()));
         let told = self.earlier_texts.take_off(&caller.principal(), &mut event);
         let known = self.recognise(&event, is_own).await?;
         let reporter = caller;
@@ -202,12 +206,8 @@ impl Hooks {
         add_limit_end(&mut event, client_process(caller, &call), known.arrived).await;
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
-        // The session may have been begun by another process since this event looked for it. Then a
-        // second look finds that process.
-        let again = (call.is_from_hook && !known.is_own && !is_repeat).then(|| call.clone());
         let writes = self.write(caller, &event, &known, call).await;
-        if let (Err(Error::NotYours { .. }), Some(call)) = (&writes, again) {
-            let event = Arc::unwrap_or_clone(event);
+        if let (Err(Error::NotYours { .. }), Some((event, call))) = (&writes, again) {
             return Box::pin(self.handle(reporter, event, call, true)).await;
         }
         let writes = writes?;
