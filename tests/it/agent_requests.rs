@@ -248,6 +248,19 @@ fn request_is_a_row_that_is_answered_once() {
 }
 
 #[test]
+fn session_that_answered_is_on_record_by_its_key() {
+    let d = world();
+    let key = start(&d, "asker", "main");
+    let other = start(&d, "echo", "main");
+    send(&d, &key, "go");
+    let id = text(&asked(&d), "request_id");
+    let approver = d.mint(&other, &text(&agent(&d, &other), "project"), &["approve"]);
+    let path = format!("/v1/requests/{id}/answer");
+    let answered = approver.post(&path, &json!({ "option_id": "deny" })).ok(200);
+    assert_eq!(answered["answer"], json!({ "option_id": "deny", "by": other }));
+}
+
+#[test]
 fn request_can_be_answered_by_command_by_tool_and_after_a_restart() {
     let mut d = world();
     let key = start(&d, "asker", "main");

@@ -85,7 +85,10 @@ fn answered(d: &Daemon) -> Option<Value> {
 fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     let d = Daemon::start();
     let Some((_asking, hook, request)) = AskingClient::asked(&d) else { return };
-    assert_eq!((&request["session_key"], &request["agent_id"]), (&json!("s"), &Value::Null));
+    assert_eq!(
+        (&request["session_key"], &request["agent_id"]),
+        (&json!("agent:claude:s"), &Value::Null)
+    );
     assert_eq!(request["tool"], json!({ "name": "Bash", "input": bash()["tool_input"] }));
     let options: Vec<_> =
         request["options"].as_array().expect("options").iter().map(|it| &it["option_id"]).collect();
@@ -386,7 +389,7 @@ fn a_dialog_without_a_hook_is_shown_and_the_hook_fills_it() {
     let request = until(SOON, || open(&d));
     assert_eq!(
         (&request["kind"], &request["title"], &request["options"], &request["session_key"]),
-        (&json!("question"), &json!("input needed"), &json!([]), &json!("s")),
+        (&json!("question"), &json!("input needed"), &json!([]), &json!("agent:claude:s")),
         "{request}"
     );
     assert_eq!(d.post(&answer_path(&request), &json!({ "text": "yes" })).status(), 409);

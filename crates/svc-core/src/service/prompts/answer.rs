@@ -80,14 +80,14 @@ impl Prompts {
         Ok(held)
     }
 
-    /// Gives an answer to the client that shows a prompt.
+    /// Gives the answer of `by` to the client that shows a prompt.
     ///
     /// # Errors
     /// [`Error::Conflict`] if the prompt is over or cannot be answered here; [`Error::Unconfirmed`]
     /// if the option holds from now on; [`Error::Invalid`] if it takes no such answer.
     pub(in crate::service) async fn answer(
         &self,
-        caller: &Caller,
+        by: String,
         row: RequestRow,
         answer: AnswerRequest,
     ) -> Result<PromptOutcome> {
@@ -121,7 +121,6 @@ impl Prompts {
             .map_err(|refused| invalid(&row, refused))?;
         let told = json!(answer);
         let text = answer.text.or_else(|| answer.answers.as_ref().map(words_of));
-        let by = caller.principal().to_string();
         let given = RequestAnswerRow { option_id: answer.option_id, text, by };
         self.note_given(&row, given.clone()).await?;
         let Some(mut state) = self.held.answer(&row.request_id, told) else {
@@ -268,7 +267,7 @@ impl Prompts {
         takes_answers: bool,
     ) -> Result<Option<ConnectedPrompt>> {
         let open = self.core.store.requests().open_prompts().await?;
-        let known = open.into_iter().filter(|row| row.session_key == session).find_map(|row| {
+        let known = open.into_iter().filter(|row| row.session == session).find_map(|row| {
             let known = settle::asked(&row).filter(|known| known.is_same(&asked));
             known.map(|known| (row.request_id, known))
         });
@@ -324,7 +323,7 @@ impl Prompts {
             return Ok(Vec::new());
         }
         let mut open = self.core.store.requests().open_prompts().await?;
-        open.retain(|row| row.session_key == session && !connected.contains(&row.request_id));
+        open.retain(|row| row.session == session && !connected.contains(&row.request_id));
         Ok(open.into_iter().map(|row| row.request_id).collect())
     }
 }

@@ -95,22 +95,24 @@ pub(in crate::service) async fn open(
 /// replaces.
 fn new_row(
     request_id: AgentRequestId,
-    session_key: String,
+    session: String,
     owned: Ownership,
     (kind, title): (RequestKind, String),
     kept: &KeptPrompt,
 ) -> RequestRow {
+    let prompt = json!(kept);
     RequestRow {
         request_id,
         agent_id: None,
-        session_key,
+        session_key: RequestRow::key_of_attended(&session, Some(&prompt)),
+        session,
         peer_id: None,
         owned,
         kind,
         title,
         cwd: None,
         tool: None,
-        prompt: Some(json!(kept)),
+        prompt: Some(prompt),
         options: Vec::new(),
         opened_at: Timestamp::from_millis(0),
         deadline: None,
@@ -311,7 +313,7 @@ impl Prompts {
                 // The hook ended before it learned that it had to hold the prompt.
                 self.withdraw(&row.request_id, false).await?;
             }
-            let session = row.session_key.clone();
+            let session = row.session.clone();
             let peer = self.core.store.peers().of_session(&session).await?;
             let Some(process) = peer.and_then(|peer| peer.process()) else { continue };
             let here = self.core.store.machine().machine_id.clone();
