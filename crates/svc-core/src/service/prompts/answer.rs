@@ -68,7 +68,7 @@ impl Prompts {
         let hold = self.held.hold(&row.request_id);
         let hold =
             hold.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
-        let held = HeldPrompt { prompts: self.clone(), hold };
+        let held = HeldPrompt { prompts: self.clone(), hold: Some(hold) };
         let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
         if let (AttendedPrompts::Answer, true, Some(asked)) =
             (self.attended, row.options.is_empty(), asked)
@@ -305,9 +305,7 @@ impl Prompts {
     /// another connection.
     pub(in crate::service) async fn disconnect(&self, prompt: ConnectedPrompt) -> Result<()> {
         let ConnectedPrompt { id, hold, .. } = prompt;
-        let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
-        let is_unsent = hold.as_ref().is_some_and(|hold| is_answered(&hold.state.borrow()));
-        drop(hold);
+        let is_unsent = hold.is_some_and(PromptHold::release);
         self.withdraw(&id, is_unsent).await
     }
 

@@ -1,7 +1,7 @@
 //! Opens and closes prompts: by the events of the session's hooks, by the client's record, and by
 //! the app-server that asks.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -275,12 +275,15 @@ pub(super) async fn append_team_event(
 
 impl Prompts {
     /// Removes the options from a prompt that no hook holds any more, and also the answer if its
-    /// hook did not print it.
+    /// hook did not print it. The options stay if another hook holds the prompt by now.
     pub(super) async fn withdraw(&self, id: &AgentRequestId, is_unprinted: bool) -> Result<()> {
-        let id = id.clone();
+        let (id, held) = (id.clone(), Arc::clone(&self.held));
         let job = self.core.store.write(job!(|tx| {
             if is_unprinted {
                 tx.requests().clear_answering(&id).await?;
+            }
+            if held.is_held(&id) {
+                return Ok(());
             }
             let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
             if let Some(row) = row
@@ -455,26 +458,48 @@ mod tests {
     use super::*;
     use crate::service::testing::opened;
 
+    fn offered(id: AgentRequestId, opened_at: Timestamp) -> RequestRow {
+        let owned = Ownership::from_row("operator", String::new());
+        let words = (RequestKind::Permission, "touch made".to_owned());
+        let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
+        RequestRow {
+            prompt: Some(json!({})),
+            options: vec![RequestOption {
+                option_id: "allow".to_owned(),
+                name: "Yes".to_owned(),
+                kind: RequestOptionKind::AllowOnce,
+                text: false,
+            }],
+            opened_at,
+            ..new_row(id, "s".to_owned(), owned, words, &kept)
+        }
+    }
+
+    /// A connection breaks, and the client holds its prompt again before the options are removed.
+    #[tokio::test]
+    async fn a_prompt_that_is_held_again_keeps_its_options() {
+        let (test, services) = opened().await;
+        let (id, opened_at) = (AgentRequestId::from("req_again".to_owned()), services.now());
+        let row = offered(id.clone(), opened_at);
+        let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
+        insert.await.unwrap();
+        let hold = services.prompts.held.hold(&id).unwrap();
+        let withdrawn = async || {
+            services.prompts.withdraw(&id, false).await.unwrap();
+            test.store.requests().get(&id).await.unwrap().unwrap().options.is_empty()
+        };
+        assert!(!withdrawn().await);
+        drop(hold);
+        assert!(withdrawn().await);
+    }
+
     #[tokio::test]
     async fn a_prompt_that_nobody_comes_to_hold_loses_its_options() {
         let (test, services) = opened().await;
         let opened_at = services.now();
         let ids = ["req_held", "req_left"].map(|id| AgentRequestId::from(id.to_owned()));
         for id in ids.clone() {
-            let owned = Ownership::from_row("operator", String::new());
-            let words = (RequestKind::Permission, "touch made".to_owned());
-            let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
-            let row = RequestRow {
-                prompt: Some(json!({})),
-                options: vec![RequestOption {
-                    option_id: "allow".to_owned(),
-                    name: "Yes".to_owned(),
-                    kind: RequestOptionKind::AllowOnce,
-                    text: false,
-                }],
-                opened_at,
-                ..new_row(id, "s".to_owned(), owned, words, &kept)
-            };
+            let row = offered(id, opened_at);
             let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
             insert.await.unwrap();
         }
