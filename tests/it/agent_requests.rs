@@ -132,8 +132,45 @@ fn words_with_an_option_that_takes_none_are_refused() {
     let path = format!("/v1/requests/{}/answer", text(&request, "request_id"));
     let worded = json!({ "option_id": "allow", "text": "why" });
     assert_eq!(problem(&d.post(&path, &worded), 422, "invalid_request")["field"], "text");
+    let blank = json!({ "option_id": "deny", "text": " \n" });
+    assert_eq!(problem(&d.post(&path, &blank), 422, "invalid_request")["field"], "text");
     svc(&d.home, &["answer", "latest", "allow_always"]).ok();
     says(&d, &key, "allowed 1");
+}
+
+/// An ACP agent that asks at its prompt, with options of each kind.
+const ACP: &str = r#"
+[agents.acp]
+backend = "acp"
+command = ["sh", "-c", '''
+read init
+echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{}}}'
+read new
+echo '{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s-1"}}'
+read prompt
+echo '{"jsonrpc":"2.0","id":0,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"c"},"options":[{"optionId":"no","name":"No","kind":"reject_once"},{"optionId":"blue","name":"Blue","kind":"colour"}]}}'
+read answer
+echo '{"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"it was refused"}}}}'
+echo '{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}'
+read more
+''']
+"#;
+
+/// The Agent Client Protocol has no place for them: they would be dropped.
+#[test]
+fn words_to_an_agent_whose_protocol_takes_none_are_refused() {
+    let d = with_config(ACP);
+    let key = start(&d, "acp", "main");
+    send(&d, &key, "go");
+    let request = asked(&d);
+    let path = format!("/v1/requests/{}/answer", text(&request, "request_id"));
+    for option in ["no", "blue"] {
+        let worded = json!({ "option_id": option, "text": "use make" });
+        let refused = problem(&d.post(&path, &worded), 422, "invalid_request");
+        assert_eq!(refused["field"], "text", "{option}: {request}");
+    }
+    d.post(&path, &json!({ "option_id": "no" })).ok(200);
+    says(&d, &key, "it was refused");
 }
 
 #[test]
@@ -212,6 +249,19 @@ fn request_is_a_row_that_is_answered_once() {
     let said = if closed["answer"]["option_id"] == "allow" { "allowed 1" } else { "denied 1" };
     says(&d, &key, said);
     assert_eq!((of_team("request.opened"), of_team("request.closed")), (1, 1));
+}
+
+#[test]
+fn session_that_answered_is_on_record_by_its_key() {
+    let d = world();
+    let key = start(&d, "asker", "main");
+    let other = start(&d, "echo", "main");
+    send(&d, &key, "go");
+    let id = text(&asked(&d), "request_id");
+    let approver = d.mint(&other, &text(&agent(&d, &other), "project"), &["approve"]);
+    let path = format!("/v1/requests/{id}/answer");
+    let answered = approver.post(&path, &json!({ "option_id": "deny" })).ok(200);
+    assert_eq!(answered["answer"], json!({ "option_id": "deny", "by": other }));
 }
 
 #[test]

@@ -182,7 +182,8 @@ fn open(d: &Daemon) -> Vec<Value> {
 /// The open request of a session that can be answered.
 #[track_caller]
 fn asked(d: &Daemon, thread: &str) -> Value {
-    let is_its = |row: &Value| row["session_key"] == thread && row["options"][0].is_object();
+    let key = format!("agent:codex:{thread}");
+    let is_its = |row: &Value| row["session_key"] == *key && row["options"][0].is_object();
     until(SOON, || open(d).into_iter().find(is_its))
 }
 
@@ -643,7 +644,8 @@ fn a_socket_counts_if_the_process_of_the_hooks_listens_and_nobody_else_could() {
     second.ask(8, OTHER);
     asked(&d, OTHER);
     let rows = open(&d);
-    assert_eq!(rows.iter().filter(|row| row["session_key"] == THREAD).count(), 1, "{rows:?}");
+    let key = format!("agent:codex:{THREAD}");
+    assert_eq!(rows.iter().filter(|row| row["session_key"] == *key).count(), 1, "{rows:?}");
     assert_eq!(status_of(&d, THREAD), "waiting");
 }
 

@@ -703,7 +703,7 @@ fn hook_works_in_an_empty_home() {
 
 /// The fate of a daemon's first responses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     /// They are never delivered.
     Held,
     /// The connection breaks.
@@ -711,12 +711,12 @@ enum Fate {
 }
 
 /// A daemon that can also be reached through [`swallowing`].
-fn behind_a_proxy() -> Daemon {
+pub(crate) fn behind_a_proxy() -> Daemon {
     Daemon::with(|plan| plan.flag("--allowed-host").flag("127.0.0.1"))
 }
 
 /// An address at which the daemon gets all requests, and its first `count` responses are lost.
-fn swallowing(d: &Daemon, count: usize, fate: Fate) -> String {
+pub(crate) fn swallowing(d: &Daemon, count: usize, fate: Fate) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let (port, left) = (d.port(), Arc::new(Mutex::new((count, Vec::new()))));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::agents::with_config;
 use crate::daemon::{Daemon, eventually, svc, until};
-use crate::expect::{page, seconds_of, text};
+use crate::expect::{page, problem, seconds_of, text};
 use crate::identity::{FakeClient, PendingHook, event, prompt, start};
 use crate::registry::RegistryFile;
 
@@ -85,7 +85,10 @@ fn answered(d: &Daemon) -> Option<Value> {
 fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     let d = Daemon::start();
     let Some((_asking, hook, request)) = AskingClient::asked(&d) else { return };
-    assert_eq!((&request["session_key"], &request["agent_id"]), (&json!("s"), &Value::Null));
+    assert_eq!(
+        (&request["session_key"], &request["agent_id"]),
+        (&json!("agent:claude:s"), &Value::Null)
+    );
     assert_eq!(request["tool"], json!({ "name": "Bash", "input": bash()["tool_input"] }));
     let options: Vec<_> =
         request["options"].as_array().expect("options").iter().map(|it| &it["option_id"]).collect();
@@ -154,6 +157,10 @@ fn an_empty_answer_is_refused_and_its_question_named() {
     assert_eq!(refused.status(), 422, "{refused:?}");
     let why = text(&refused.json(), "detail");
     assert!(why.contains("answers") && why.contains("Size?"), "{why}");
+    for blank in ["", " \t\n"] {
+        let refused = problem(&d.post(&path, &json!({ "text": blank })), 422, "invalid_request");
+        assert_eq!(refused["field"], "text", "{refused}");
+    }
     assert!(!hook.is_over(), "the prompt is still open");
     d.post(&path, &json!({ "answers": { "Size?": ["S"] } }));
     let printed: Value = serde_json::from_str(&hook.output()).expect("JSON");
@@ -382,7 +389,7 @@ fn a_dialog_without_a_hook_is_shown_and_the_hook_fills_it() {
     let request = until(SOON, || open(&d));
     assert_eq!(
         (&request["kind"], &request["title"], &request["options"], &request["session_key"]),
-        (&json!("question"), &json!("input needed"), &json!([]), &json!("s")),
+        (&json!("question"), &json!("input needed"), &json!([]), &json!("agent:claude:s")),
         "{request}"
     );
     assert_eq!(d.post(&answer_path(&request), &json!({ "text": "yes" })).status(), 409);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Ran, Running, eventually, hook_payload, quickly, svc, until};
 use crate::expect::{peer_of, state};
+use crate::hook::{Fate, behind_a_proxy, swallowing};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -272,6 +273,42 @@ def is_socket(fd):
 while not any(map(is_socket, glob.glob(f'/proc/{waiter.pid}/fd/*'))):
     pass
 print('connected', flush=True)
+waiter.wait()
+";
+
+/// Any of its requests may have been answered, not just the last.
+#[test]
+fn what_a_waiter_missed_before_its_client_ended_is_free_again() {
+    let d = behind_a_proxy();
+    let inbox = begin(&d, "claude", "s");
+    let message = send(&d, &inbox, "is it green?");
+    let svc = d.home.command(&[]);
+    let mut client = Command::new("python3");
+    client.args(["-c", LEAVING_CLIENT]).arg(svc.get_program());
+    let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    client.env_clear().envs(variables).envs([NEW]).stdin(Stdio::piped());
+    client.env("SVC_URL", swallowing(&d, usize::MAX, Fate::Cut));
+    client.env("SVC_TOKEN", d.home.token().expect("a token"));
+    let mut client = Running::spawn(client);
+    client.stdin().write_all(event("s", "Stop", &json!({})).to_string().as_bytes()).expect("reads");
+    // Every answer with the message is lost, and the waiter asks again after a while.
+    eventually(SOON, || state(&d, &message) == "offered");
+    client.signal(Signal::KILL);
+    // It ends when the waiter does, which holds its output.
+    client.wait(SOON);
+    let prompt = event("s", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    let given = hook(&d.home, "claude", &prompt);
+    let given = given["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default();
+    assert!(given.contains("is it green?"), "{given}");
+}
+
+/// A client that runs a waiter, with standard input as its payload.
+const LEAVING_CLIENT: &str = "\
+import subprocess, sys
+stop = sys.stdin.read()
+waiter = subprocess.Popen([sys.argv[-1], 'hook', 'wait'], stdin=subprocess.PIPE, text=True)
+waiter.stdin.write(stop)
+waiter.stdin.close()
 waiter.wait()
 ";
 

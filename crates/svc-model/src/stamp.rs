@@ -127,11 +127,13 @@ pub fn system_context(requester: &str, channel: Option<&str>, target: &str) -> S
 /// too.
 pub fn address(peer: &Peer) -> SessionAddress {
     let key = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
-    SessionAddress(format!(
-        "agent:{}:{}",
-        one_word(channel(peer)).replace(':', "%3A"),
-        one_word(key)
-    ))
+    address_in(channel(peer), key)
+}
+
+/// The address of a session of a backend, as addresses have that.
+pub fn address_in(backend: &str, session: &str) -> SessionAddress {
+    let backend = one_word(backend).replace(':', "%3A");
+    SessionAddress(format!("agent:{backend}:{}", one_word(session)))
 }
 
 /// The backend of a peer as addresses have it.

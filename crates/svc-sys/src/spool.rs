@@ -88,8 +88,10 @@ pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
 /// Largest file, in bytes; further events are dropped.
 const MAX_SPOOL: u64 = 16 * 1024 * 1024;
-/// Number of bytes at the end of each of the spool's two files that a hook reads.
-const LATEST: u64 = 64 * 1024;
+/// Number of bytes at the end of each of the spool's two files that a hook reads. Several times the
+/// length of an event whose payload is not shortened: a note is a member of its event's line, and
+/// other sessions' events may follow.
+const LATEST: u64 = 2 * 1024 * 1024;
 
 /// `hooks.spool`: a file beside the database. It has one line for each hook event that the daemon
 /// did not receive, or whose output was not printed.
@@ -293,16 +295,16 @@ mod tests {
         assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
         assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
         assert_eq!(spool.latest().unwrap(), ["1", "2"]);
-        let line = "x".repeat(1000);
-        assert!((0..100).all(|_| spool.append(&line).unwrap()));
+        let line = "x".repeat(300_000);
+        assert!((0..10).all(|_| spool.append(&line).unwrap()));
         let latest = spool.latest().unwrap();
-        assert_eq!(latest.len(), 65);
+        assert_eq!(latest.len(), 6);
         assert!(latest.iter().all(|found| *found == line));
-        assert_eq!(spool.take().unwrap().len(), 102);
+        assert_eq!(spool.take().unwrap().len(), 12);
         // A hook that runs now must find its note: the daemon may not have read it yet.
         assert_eq!(spool.latest().unwrap(), latest);
         assert!(spool.append("3").unwrap());
-        assert_eq!(spool.latest().unwrap().len(), 66);
+        assert_eq!(spool.latest().unwrap().len(), 7);
         spool.remove_taken().unwrap();
         assert_eq!(spool.latest().unwrap(), ["3"]);
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
-use svc_model::limits;
+use svc_model::{ProcessIdentity, limits};
 use svc_server::daemon::{live_file, stays_stopped};
 use svc_sys::config::Flags;
 use svc_sys::private_file;
-use svc_sys::spool::{HookSpool, SPOOLED_UNPRINTED};
+use svc_sys::spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
 use svc_wire::json_rpc::JsonRpcWriter;
 
 use super::io::{HookLog, PrintFormat};
@@ -173,15 +173,24 @@ pub(super) fn keep_unprinted(home: &Path, event: &PendingEvent, log: &HookLog) {
     keep(home, &line, log);
 }
 
-/// Notes in the spool that a waiter did not print the answer which the daemon may have given.
-pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog) {
-    keep(home, &json!({ "id": id, SPOOLED_UNPRINTED: session }), log);
+/// Notes in the spool that a waiter did not print the answer which the daemon may have given to a
+/// session of a client's process.
+pub(super) fn note_unprinted(
+    home: &Path,
+    (session, process): (&str, Option<&ProcessIdentity>),
+    id: &str,
+    log: &HookLog,
+) {
+    let note = json!({ "id": id, SPOOLED_UNPRINTED: session, SPOOLED_PROCESS: process });
+    keep(home, &note, log);
 }
 
-/// The ids of a session's events whose answers were not printed.
+/// The ids of a session's events whose answers were not printed, the latest first.
 pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     let lines = HookSpool::in_home(home).latest().unwrap_or_default();
-    let noted = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    // Most lines are events, and long.
+    let notes = lines.iter().rev().filter(|line| line.contains(SPOOLED_UNPRINTED));
+    let noted = notes.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let own = noted.filter(|event| event[SPOOLED_UNPRINTED] == session);
     own.filter_map(|event| Some(event["id"].as_str()?.to_owned()))
         .take(limits::HOOKS_LOST)

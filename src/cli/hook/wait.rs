@@ -17,7 +17,7 @@ use rustix::process::Pid;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, backoff, encode};
-use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock};
+use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock, limits};
 use svc_server::daemon::{stays_stopped, was_killed};
 use svc_sys::config::Flags;
 use svc_sys::{private_file, process_list};
@@ -123,17 +123,27 @@ impl Waiter<'_> {
     async fn run(&self, lets_hook_go_first: bool) -> Result<bool, String> {
         // Ids grow with time, so waiters and the requests of one waiter are ordered by id.
         let waiter = HookId::new(&Ids::random(), SystemClock.now()).to_string();
-        let request = RefCell::new(waiter.clone());
-        let wake_up = tokio::select! {
-            wake_up = self.wait(lets_hook_go_first, &waiter, &request) => wake_up?,
-            () = self.starter.gone() => {
-                // The daemon may have answered this request just now.
-                let request = request.borrow().clone();
-                self.give_back(&request).await;
+        let requests = RefCell::new(vec![waiter.clone()]);
+        let ended = tokio::select! {
+            ended = self.wait(lets_hook_go_first, &waiter, &requests) => Some(ended),
+            () = self.starter.gone() => None,
+        };
+        // The daemon may have answered each of these.
+        let unseen = requests.take();
+        let (text, request) = match ended {
+            Some(Ok(Some(wake_up))) => wake_up,
+            Some(Ok(None)) => return Ok(false),
+            Some(Err(problem)) => {
+                if unseen.len() > 1 {
+                    self.give_back(&unseen).await;
+                }
+                return Err(problem);
+            }
+            None => {
+                self.give_back(&unseen).await;
                 return Ok(false);
             }
         };
-        let Some((text, request)) = wake_up else { return Ok(false) };
         let problem = if self.starter.is_gone() {
             "the client is gone".to_owned()
         } else {
@@ -143,18 +153,21 @@ impl Waiter<'_> {
             }
         };
         self.log.note("wait", &problem);
-        self.give_back(&request).await;
+        self.give_back(&[request]).await;
         Ok(true)
     }
 
-    /// Tells the daemon that nobody saw the answer to a request, or leaves that to the session's
+    /// Tells the daemon that nobody saw the answers to requests, or leaves that to the session's
     /// next hook.
-    async fn give_back(&self, request: &str) {
-        let body = json!({ "waiter": request, "lost": [request], "seconds": 1 });
+    async fn give_back(&self, requests: &[String]) {
+        let body = json!({ "waiter": requests.last(), "lost": requests, "seconds": 1 });
         let path = self.path();
         let told = tokio::time::timeout(GIVE_BACK, post(self.context, &path, &body)).await;
         if !matches!(told, Ok(Ok(_))) {
-            delivery::note_unprinted(&self.context.paths.home, self.session, request, self.log);
+            let (home, process) = (&self.context.paths.home, self.starter.process.as_ref());
+            for request in requests {
+                delivery::note_unprinted(home, (self.session, process), request, self.log);
+            }
         }
     }
 
@@ -162,25 +175,29 @@ impl Waiter<'_> {
         format!("/v1/sessions/{}/wait", encode(self.session))
     }
 
-    /// Repeats requests until a message arrives. `request` holds the id of the current request.
-    /// Returns the message and the id of the request that it answers.
+    /// Repeats requests until a message arrives. `requests` holds the ids of those whose answers
+    /// may have been lost, and last the id of the current request. Returns the message and the id
+    /// of the request that it answers.
     async fn wait(
         &self,
         lets_hook_go_first: bool,
         waiter: &str,
-        request: &RefCell<String>,
+        requests: &RefCell<Vec<String>>,
     ) -> Result<Option<(String, String)>, String> {
         if lets_hook_go_first {
             sleep(AFTER_HOOK).await;
         }
-        // Requests whose answers may have been lost.
-        let mut unanswered = delivery::unprinted(&self.context.paths.home, self.session);
+        // Answers to the session's other hooks and earlier waiters.
+        let mut unprinted = delivery::unprinted(&self.context.paths.home, self.session);
         let path = self.path();
         let (mut failures, mut renewals) = (0, 0);
         let mut restarter = DaemonRestarter::default();
         loop {
-            let id = request.borrow().clone();
-            let body = json!({ "waiter": id, "lost": unanswered });
+            let mut lost = requests.borrow().clone();
+            let id = lost.pop().unwrap_or_default();
+            lost.extend_from_slice(&unprinted);
+            lost.truncate(limits::HOOKS_LOST);
+            let body = json!({ "waiter": id, "lost": lost });
             let error = match post(self.context, &path, &body).await {
                 Ok(WaitAnswer::Message { text, headline }) => {
                     // Claude Code before 2.1.139 shows all of the text to the person, hence the
@@ -190,7 +207,8 @@ impl Waiter<'_> {
                 }
                 Ok(WaitAnswer::Nothing) => {
                     failures = 0;
-                    unanswered.clear();
+                    unprinted.clear();
+                    *requests.borrow_mut() = vec![id];
                     restarter.note_present();
                     continue;
                 }
@@ -202,8 +220,11 @@ impl Waiter<'_> {
             | ClientError::Unexpected { .. } = error
             {
                 renewals += 1;
-                unanswered.truncate(MAX_UNANSWERED);
-                unanswered.insert(0, request.replace(format!("{waiter}.{renewals:06}")));
+                let mut requests = requests.borrow_mut();
+                requests.push(format!("{waiter}.{renewals:06}"));
+                if requests.len() > MAX_UNANSWERED {
+                    requests.remove(0);
+                }
             }
             // The daemon is away, or does not know yet that the session has started.
             if !error.is_transient() && !is_unknown_session(&error) {

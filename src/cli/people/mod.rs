@@ -264,10 +264,10 @@ pub(super) async fn answer(context: &Context, args: AnswerArgs) -> ExitResult {
         output::json(&answered)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let peers: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
-    let mut peers = output::items(&peers, "peers").iter();
-    let asker = peers.find(|peer| peer["session_id"] == answered["session_key"]);
-    let asker = asker.map_or_else(|| output::cell(&answered, "session_key"), name_of);
+    let key = output::cell(&answered, "session_key");
+    // A hosted agent is known by its key.
+    let is_hosted = !answered["agent_id"].is_null();
+    let asker = if is_hosted { key } else { name_of(&peer(&client, &key).await) };
     let title = format!("{asker}, {}", output::cell(&answered, "title"));
     let title = output::visible(&title);
     let given = output::visible(option_id.as_deref().or(text.as_deref()).unwrap_or(LATEST));

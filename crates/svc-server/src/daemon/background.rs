@@ -373,6 +373,8 @@ async fn return_unprinted(
     else {
         return Ok(());
     };
-    let taken_back = services.hooks.take_back(&Caller::Operator, session, vec![id.clone()]);
+    let process = arguments.get(SPOOLED_PROCESS).cloned();
+    let process = process.and_then(|process| serde_json::from_value(process).ok());
+    let taken_back = services.hooks.take_back_unprinted(&session, process, id.clone());
     taken_back.await.map_err(io::Error::other)
 }

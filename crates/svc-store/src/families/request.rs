@@ -56,17 +56,23 @@ impl TryFrom<RawRequest> for RequestRow {
             None => (noted, None),
             Some(_) => (None, noted.and_then(|noted| noted.text)),
         };
+        let prompt = json(&raw.prompt)?;
+        let session_key = match raw.agent_id {
+            Some(_) => raw.session_key.clone(),
+            None => Self::key_of_attended(&raw.session_key, prompt.as_ref()),
+        };
         Ok(Self {
             owned: Ownership {
                 runner: Some(Principal::Session(raw.session_key.as_str().into())),
                 ..Ownership::from_row(&raw.created_by, raw.project)
             },
             tool: json(&raw.tool)?,
-            prompt: json(&raw.prompt)?,
+            prompt,
             answering,
             request_id: AgentRequestId::from(raw.request_id),
             agent_id: raw.agent_id.map(AgentId::from),
-            session_key: raw.session_key,
+            session_key,
+            session: raw.session_key,
             peer_id: None,
             kind: raw.kind,
             title: raw.title,
@@ -144,7 +150,7 @@ impl RequestWrites<'_> {
             "insert into request (request_id, agent_id, session_key, created_by, project, kind, title, cwd, options, \
                 tool, prompt, opened_at, deadline) \
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing";
-            id, agent, row.session_key, created_by, project, row.kind, row.title, row.cwd, options,
+            id, agent, row.session, created_by, project, row.kind, row.title, row.cwd, options,
             tool, prompt, row.opened_at, row.deadline);
         Ok(done > 0)
     }

@@ -9,6 +9,7 @@ use svc_model::{
     ProcessIdentity, RunId, TaskId, Timestamp, TokenId,
     agent::{AgentInfo, RequestKind, RequestOption, TurnEnd},
     conversation::{RunMode, RunState, SourceTool},
+    stamp,
 };
 
 /// An agent, with fields that only the daemon sees.
@@ -49,6 +50,9 @@ pub struct RequestRow {
     pub agent_id: Option<AgentId>,
     /// The session that asks.
     pub session_key: String,
+    /// That session as the database names it: the key of a hosted agent, or the id of a session.
+    #[serde(skip)]
+    pub session: String,
     /// The peer of that session, while the request is open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_id: Option<PeerId>,
@@ -86,6 +90,15 @@ pub struct RequestRow {
     pub answer: Option<RequestAnswerRow>,
 }
 
+impl RequestRow {
+    /// The key of an attended session, by the form in which its prompt is kept.
+    pub fn key_of_attended(session: &str, prompt: Option<&Value>) -> String {
+        // A dialog that no hook has reported yet is known by Claude Code's record.
+        let client = prompt.and_then(|prompt| prompt["client"].as_str()).unwrap_or("claude");
+        stamp::address_in(client, session).to_string()
+    }
+}
+
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RequestAnswerRow {
@@ -95,8 +108,8 @@ pub struct RequestAnswerRow {
     /// What was answered in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Who answered: a principal, or `terminal`, `timeout`, `policy`, `interrupt`, `exit`, `lost`,
-    /// `gone`.
+    /// Who answered: the key of a session, a principal, or `terminal`, `timeout`, `policy`,
+    /// `interrupt`, `exit`, `lost`, `gone`.
     pub by: String,
 }
 

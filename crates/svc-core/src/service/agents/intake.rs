@@ -184,6 +184,7 @@ async fn open_request(
         request_id: request.request_id.clone(),
         agent_id: Some(row.info.id.clone()),
         session_key: row.info.session_key.clone(),
+        session: row.info.session_key.clone(),
         peer_id: None,
         owned: row.owned.clone(),
         kind: request.kind,

@@ -8,7 +8,7 @@ use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
     ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp,
     agent::{RequestKind, RequestOptionKind},
-    limits,
+    is_agent_key, limits,
 };
 use svc_store::{PageSize, RequestAnswerRow, RequestRow, job};
 use svc_sys::process_list;
@@ -50,8 +50,8 @@ impl Agents {
         let mut page = Page::read(page.into(), read, key).await?;
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
             let peer = match request.agent_id {
-                Some(_) => self.core.store.peers().of_key(&request.session_key).await?,
-                None => self.core.store.peers().of_session(&request.session_key).await?,
+                Some(_) => self.core.store.peers().of_key(&request.session).await?,
+                None => self.core.store.peers().of_session(&request.session).await?,
             };
             request.peer_id = peer.map(|row| row.peer.peer_id);
         }
@@ -85,14 +85,35 @@ impl Agents {
             return Err(closed(&request));
         }
         self.check_sender(caller, &request, sender).await?;
+        if let Some(text) = &answer.text {
+            check::not_blank("text", text)?;
+            check::long("text", text, limits::REPLY_BYTES)?;
+        }
+        let by = self.answerer(caller).await?;
         let answered = match request.agent_id.clone() {
-            Some(agent) => self
-                .answer(caller, &agent, request, answer)
-                .await
-                .map(prompts::PromptOutcome::Taken),
-            None => self.prompts.answer(caller, request, answer).await,
+            Some(agent) => {
+                self.answer(by, &agent, request, answer).await.map(prompts::PromptOutcome::Taken)
+            }
+            None => self.prompts.answer(by, request, answer).await,
         };
         answered.map_err(|error| error.of_repeatable(true))
+    }
+
+    /// Who answers, for the record: the key of the caller's session. The holder of a token is its
+    /// principal, whose name may be any word, also one that stands for something else there.
+    async fn answerer(&self, caller: &Caller) -> Result<String> {
+        let principal = caller.principal();
+        let Some(key) = caller.session() else { return Ok(principal.to_string()) };
+        if is_agent_key(key) {
+            return Ok(key.to_owned());
+        }
+        let peer = match self.core.store.sessions().latest_of(&principal).await? {
+            Some(session) if caller.is_client_process() => {
+                self.core.store.peers().of_session(&session).await?
+            }
+            _ => None,
+        };
+        Ok(peer.and_then(|row| row.session_key()).unwrap_or_else(|| principal.to_string()))
     }
 
     /// Refuses an answer from a process that the asking client started, whatever token the answer
@@ -129,7 +150,7 @@ impl Agents {
     async fn asking_process(&self, request: &RequestRow) -> Result<Option<ProcessIdentity>> {
         let store = &self.core.store;
         let Some(agent) = &request.agent_id else {
-            let peer = store.peers().of_session(&request.session_key).await?;
+            let peer = store.peers().of_session(&request.session).await?;
             return Ok(peer.and_then(|peer| peer.process()).map(|process| process.process));
         };
         let host = store.agents().get(agent).await?.and_then(|row| row.host_process());
@@ -142,7 +163,7 @@ impl Agents {
     async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<()> {
         let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let Some(session) = caller.session() else { return Ok(()) };
-        if session == request.session_key || request.owned.owner == Some(caller.principal()) {
+        if session == request.session || request.owned.owner == Some(caller.principal()) {
             return forbidden("an agent does not answer its own request");
         }
         if !caller.is_of_project(&request.owned) {
@@ -221,7 +242,7 @@ impl Agents {
 
     async fn answer(
         &self,
-        caller: &Caller,
+        by: String,
         agent: &AgentId,
         request: RequestRow,
         answer: AnswerRequest,
@@ -231,7 +252,6 @@ impl Agents {
             let why = "is taken for prompts of attended sessions alone";
             return Err(Error::invalid("answers", why));
         }
-        check::long("text", text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let known: Vec<&str> =
             request.options.iter().map(|option| option.option_id.as_str()).collect();
         let fits = match &option_id {
@@ -243,14 +263,10 @@ impl Agents {
             return Err(Error::invalid("option_id", why));
         }
         let chosen = request.options.iter().find(|it| Some(&*it.option_id) == option_id.as_deref());
-        if let Some(option) = chosen
-            && matches!(option.kind, RequestOptionKind::AllowOnce | RequestOptionKind::AllowAlways)
-            && text.is_some()
-            && !option.text
-        {
+        // The agent's protocol has no place for words with such an option.
+        if text.is_some() && chosen.is_some_and(|option| !option.text) {
             return Err(Error::invalid("text", "is not taken with this option"));
         }
-        let by = caller.principal().to_string();
         let sent = AnswerAgent {
             request_id: request.request_id.clone(),
             option_id: option_id.clone(),

@@ -117,6 +117,23 @@ impl Hooks {
     }
 }
 
+impl Hooks {
+    /// Takes back what the reply to an event gave to the session that a client's process calls
+    /// `client_id`.
+    pub async fn take_back_unprinted(
+        &self,
+        client_id: &str,
+        process: Option<ProcessIdentity>,
+        event: String,
+    ) -> Result<()> {
+        let session = match process {
+            Some(process) => self.team.session_in_process(&process, client_id).await?,
+            None => client_id.to_owned(),
+        };
+        self.take_back(&Caller::Operator, session, vec![event]).await
+    }
+}
+
 /// What comes with an event, besides the client's own payload.
 #[derive(Debug, Clone, Default)]
 pub struct HookCall {
@@ -195,6 +212,10 @@ impl Hooks {
             };
             is_own = self.team.owns(caller, &event.session_id).await?;
         }
+        // The session may be begun by another client's process before the write job looks for it.
+        // Then a second look, with the event as it came, finds that process.
+        let may_look_again = call.is_from_hook && caller.is_client_process() && !is_own;
+        let again = (may_look_again && !is_repeat).then(|| (event.clone(), call.clone()));
         let told = self.earlier_texts.take_off(&caller.principal(), &mut event);
         let known = self.recognise(&event, is_own).await?;
         let reporter = caller;
@@ -207,12 +228,8 @@ impl Hooks {
         add_limit_end(&mut event, client_process(caller, &call), known.arrived).await;
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
-        // The session may have been begun by another process since this event looked for it. Then a
-        // second look finds that process.
-        let again = (call.is_from_hook && !known.is_own && !is_repeat).then(|| call.clone());
         let writes = self.write(caller, &event, &known, call).await;
-        if let (Err(Error::NotYours { .. }), Some(call)) = (&writes, again) {
-            let event = Arc::unwrap_or_clone(event);
+        if let (Err(Error::NotYours { .. }), Some((event, call))) = (&writes, again) {
             return Box::pin(self.handle(reporter, event, call, true)).await;
         }
         let writes = writes?;
@@ -490,10 +507,16 @@ impl Hooks {
                 .core
                 .store
                 .on_behalf_of(caller)
-                .write(job!(|tx| Ok(tx
-                    .seen()
-                    .note_orphan_offer(&id, &session, hook_id.as_deref())
-                    .await?)))
+                .write(job!(|tx| {
+                    let hook = hook_id.as_deref();
+                    // The reply may have been given up since the event was written.
+                    if let Some(hook) = hook
+                        && tx.hooks().is_lost(hook).await?
+                    {
+                        return Ok::<_, Error>(false);
+                    }
+                    Ok(tx.seen().note_orphan_offer(&id, &session, hook).await?)
+                }))
                 .await;
             if is_first? {
                 return Ok(Some(hook::abandoned_record_note(&orphan)));
@@ -647,6 +670,56 @@ mod tests {
         assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
     }
 
+    /// A process for each of two clients.
+    fn callers_of(processes: &[ProcessIdentity; 2]) -> [Caller; 2] {
+        [0, 1].map(|at: usize| Caller::Session {
+            key: format!("client-{at}").into(),
+            token: TokenId::from(format!("tok_{at}")),
+            scopes: Arc::new([]),
+            project: None,
+            process: Some(Arc::new(processes[at].clone())),
+            root: None,
+            folder: None,
+        })
+    }
+
+    /// The spool has the id by which the client knows its session.
+    #[tokio::test]
+    async fn what_a_session_with_an_id_of_its_own_did_not_print_is_given_again() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let processes = [std::process::id(), child.id()].map(process::identity);
+        let callers = callers_of(&processes);
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let tell = async |at: usize, id: &str, mut payload: serde_json::Value| {
+            payload["session_id"] = json!("s");
+            payload["cwd"] = json!(folders[at].path());
+            let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+            let id = Some(id.to_owned());
+            let call = HookCall { id, is_from_hook: true, ..HookCall::default() };
+            services.hooks.hook(&callers[at], event, call).await.unwrap()
+        };
+        let start = json!({ "hook_event_name": "SessionStart", "source": "startup" });
+        tell(0, "start-0", start.clone()).await;
+        tell(1, "start-1", start).await;
+        let own = session_id_in_process("s", &processes[1]);
+        let peer = test.store.peers().of_session(&own).await.unwrap().unwrap().peer.peer_id;
+        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
+        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        let used = json!({
+            "hook_event_name": "PostToolUse", "tool_name": "Read", "tool_use_id": "t",
+            "tool_input": {},
+        });
+        assert_ne!(tell(1, "first", used.clone()).await, HookReply::default());
+        let process = Some(processes[1].clone());
+        services.hooks.take_back_unprinted("s", process, "first".to_owned()).await.unwrap();
+        assert_ne!(tell(1, "second", used.clone()).await, HookReply::default());
+        assert_eq!(tell(1, "third", used).await, HookReply::default(), "it was printed");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     /// Both processes see that the session id is free before one of the processes takes the id.
     #[tokio::test]
     async fn two_processes_that_begin_one_id_at_once_have_a_session_each() {
@@ -655,15 +728,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let processes = [std::process::id(), child.id()].map(process::identity);
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let callers = [0, 1].map(|at: usize| Caller::Session {
-            key: format!("client-{at}").into(),
-            token: TokenId::from(format!("tok_{at}")),
-            scopes: Arc::new([]),
-            project: None,
-            process: Some(Arc::new(processes[at].clone())),
-            root: None,
-            folder: None,
-        });
+        let callers = callers_of(&processes);
         for round in 0..10 {
             let id = format!("s-{round}");
             let begin = |at: usize| {

@@ -11,7 +11,6 @@ use svc_model::{
     AgentRequestId, Caller, NOT_BLANK, ProcessIdentity,
     agent::RequestOptionKind,
     hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer, one_line},
-    limits,
 };
 use svc_store::{RequestAnswerRow, RequestRow, WriteTx, job};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -21,7 +20,7 @@ use super::{
     settle::{self, NewPrompt, PromptEnd},
 };
 use crate::boxed;
-use crate::service::{Error, Result, check};
+use crate::service::{Error, Result};
 
 /// How long a call waits for the client to show that it has taken the answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
@@ -71,7 +70,7 @@ impl Prompts {
         let hold = self.held.hold(&row.request_id);
         let hold =
             hold.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
-        let held = HeldPrompt { prompts: self.clone(), hold };
+        let held = HeldPrompt { prompts: self.clone(), hold: Some(hold) };
         let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
         if let (AttendedPrompts::Answer, true, Some(asked)) =
             (self.attended, row.options.is_empty(), asked)
@@ -83,14 +82,14 @@ impl Prompts {
         Ok(held)
     }
 
-    /// Gives an answer to the client that shows a prompt.
+    /// Gives the answer of `by` to the client that shows a prompt.
     ///
     /// # Errors
     /// [`Error::Conflict`] if the prompt is over or cannot be answered here; [`Error::Unconfirmed`]
     /// if the option holds from now on; [`Error::Invalid`] if it takes no such answer.
     pub(in crate::service) async fn answer(
         &self,
-        caller: &Caller,
+        by: String,
         row: RequestRow,
         answer: AnswerRequest,
     ) -> Result<PromptOutcome> {
@@ -98,7 +97,6 @@ impl Prompts {
             let why = "nobody can answer it here: its dialog is at the session's terminal";
             return Err(Error::Conflict(format!("request {}: {why}", row.request_id)));
         }
-        check::long("text", answer.text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let chosen = match answer.option_id.as_deref() {
             None => None,
             Some(id) => {
@@ -125,7 +123,6 @@ impl Prompts {
             .map_err(|refused| invalid(&row, refused))?;
         let told = json!(answer);
         let text = answer.text.or_else(|| answer.answers.as_ref().map(words_of));
-        let by = caller.principal().to_string();
         let given = RequestAnswerRow { option_id: answer.option_id, text, by };
         self.note_given(&row, given.clone()).await?;
         let Some(mut state) = self.held.answer(&row.request_id, told) else {
@@ -272,7 +269,7 @@ impl Prompts {
         takes_answers: bool,
     ) -> Result<Option<ConnectedPrompt>> {
         let open = self.core.store.requests().open_prompts().await?;
-        let known = open.into_iter().filter(|row| row.session_key == session).find_map(|row| {
+        let known = open.into_iter().filter(|row| row.session == session).find_map(|row| {
             let known = settle::asked(&row).filter(|known| known.is_same(&asked));
             known.map(|known| (row.request_id, known))
         });
@@ -310,9 +307,7 @@ impl Prompts {
     /// another connection.
     pub(in crate::service) async fn disconnect(&self, prompt: ConnectedPrompt) -> Result<()> {
         let ConnectedPrompt { id, hold, .. } = prompt;
-        let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
-        let is_unsent = hold.as_ref().is_some_and(|hold| is_answered(&hold.state.borrow()));
-        drop(hold);
+        let is_unsent = hold.is_some_and(PromptHold::release);
         self.withdraw(&id, is_unsent).await
     }
 
@@ -328,7 +323,7 @@ impl Prompts {
             return Ok(Vec::new());
         }
         let mut open = self.core.store.requests().open_prompts().await?;
-        open.retain(|row| row.session_key == session && !connected.contains(&row.request_id));
+        open.retain(|row| row.session == session && !connected.contains(&row.request_id));
         Ok(open.into_iter().map(|row| row.request_id).collect())
     }
 }

@@ -54,6 +54,17 @@ struct PromptHold {
     state: watch::Receiver<HeldPromptState>,
 }
 
+impl PromptHold {
+    /// Lets go of the prompt. Returns whether the holder was given an answer and did not pass it
+    /// on.
+    fn release(self) -> bool {
+        let state = self.state.clone();
+        // Before the state is read: without a holder, no further answer can come.
+        drop(self);
+        matches!(*state.borrow(), HeldPromptState::Answered(_))
+    }
+}
+
 impl Drop for PromptHold {
     fn drop(&mut self) {
         self.held.lock().remove(&self.request);
@@ -122,7 +133,8 @@ pub struct Prompts {
 #[derive(Debug)]
 pub struct HeldPrompt {
     prompts: Prompts,
-    hold: PromptHold,
+    /// `None` while it is dropped.
+    hold: Option<PromptHold>,
 }
 
 impl HeldPrompt {
@@ -130,12 +142,13 @@ impl HeldPrompt {
     /// [`OPEN_PROMPT_INTERVAL`].
     #[boxed]
     pub async fn next(&mut self) -> HeldPromptState {
-        let changed = tokio::time::timeout(OPEN_PROMPT_INTERVAL, self.hold.state.changed()).await;
-        let state = self.hold.state.borrow_and_update().clone();
+        let Some(hold) = &mut self.hold else { return HeldPromptState::Over };
+        let changed = tokio::time::timeout(OPEN_PROMPT_INTERVAL, hold.state.changed()).await;
+        let state = hold.state.borrow_and_update().clone();
         if changed.is_ok() || state != HeldPromptState::Open {
             return state;
         }
-        match self.prompts.core.store.requests().get(&self.hold.request).await {
+        match self.prompts.core.store.requests().get(&hold.request).await {
             Ok(Some(row)) if row.closed_at.is_none() => HeldPromptState::Open,
             Ok(_) => HeldPromptState::Over,
             // The hook ends, and the dialog at the terminal stays.
@@ -149,8 +162,9 @@ impl HeldPrompt {
 
 impl Drop for HeldPrompt {
     fn drop(&mut self) {
-        let (prompts, request) = (self.prompts.clone(), self.hold.request.clone());
-        let is_unprinted = matches!(*self.hold.state.borrow(), HeldPromptState::Answered(_));
+        let Some(hold) = self.hold.take() else { return };
+        let (prompts, request) = (self.prompts.clone(), hold.request.clone());
+        let is_unprinted = hold.release();
         tokio::spawn(async move {
             if let Err(error) = prompts.withdraw(&request, is_unprinted).await {
                 tracing::warn!(%error, request = request.as_str(), "cannot remove the options of a prompt");
@@ -210,7 +224,10 @@ mod tests {
         assert_eq!(*hold.state.borrow(), HeldPromptState::Answered(json!(1)));
         assert!(held.printed(&id));
         assert_eq!(*seen.borrow(), HeldPromptState::Printed);
-        drop(hold);
+        assert!(!hold.release());
         assert!(held.answer(&id, json!(3)).is_none());
+        let hold = held.hold(&id).unwrap();
+        held.answer(&id, json!(4)).unwrap();
+        assert!(hold.release(), "it was printed by nobody");
     }
 }

@@ -1,7 +1,7 @@
 //! Opens and closes prompts: by the events of the session's hooks, by the client's record, and by
 //! the app-server that asks.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -96,22 +96,24 @@ pub(in crate::service) async fn open(
 /// replaces.
 fn new_row(
     request_id: AgentRequestId,
-    session_key: String,
+    session: String,
     owned: Ownership,
     (kind, title): (RequestKind, String),
     kept: &KeptPrompt,
 ) -> RequestRow {
+    let prompt = json!(kept);
     RequestRow {
         request_id,
         agent_id: None,
-        session_key,
+        session_key: RequestRow::key_of_attended(&session, Some(&prompt)),
+        session,
         peer_id: None,
         owned,
         kind,
         title,
         cwd: None,
         tool: None,
-        prompt: Some(json!(kept)),
+        prompt: Some(prompt),
         options: Vec::new(),
         opened_at: Timestamp::from_millis(0),
         deadline: None,
@@ -274,12 +276,15 @@ pub(super) async fn append_team_event(
 
 impl Prompts {
     /// Removes the options from a prompt that no hook holds any more, and also the answer if its
-    /// hook did not print it.
+    /// hook did not print it. The options stay if another hook holds the prompt by now.
     pub(super) async fn withdraw(&self, id: &AgentRequestId, is_unprinted: bool) -> Result<()> {
-        let id = id.clone();
+        let (id, held) = (id.clone(), Arc::clone(&self.held));
         let job = self.core.store.write(job!(|tx| {
             if is_unprinted {
                 tx.requests().clear_answering(&id).await?;
+            }
+            if held.is_held(&id) {
+                return Ok(());
             }
             let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
             if let Some(row) = row
@@ -314,7 +319,7 @@ impl Prompts {
                 // The hook ended before it learned that it had to hold the prompt.
                 self.withdraw(&row.request_id, false).await?;
             }
-            let session = row.session_key.clone();
+            let session = row.session.clone();
             let peer = self.core.store.peers().of_session(&session).await?;
             let Some(process) = peer.and_then(|peer| peer.process()) else { continue };
             let here = self.core.store.machine().machine_id.clone();
@@ -456,26 +461,48 @@ mod tests {
     use super::*;
     use crate::service::testing::opened;
 
+    fn offered(id: AgentRequestId, opened_at: Timestamp) -> RequestRow {
+        let owned = Ownership::from_row("operator", String::new());
+        let words = (RequestKind::Permission, "touch made".to_owned());
+        let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
+        RequestRow {
+            prompt: Some(json!({})),
+            options: vec![RequestOption {
+                option_id: "allow".to_owned(),
+                name: "Yes".to_owned(),
+                kind: RequestOptionKind::AllowOnce,
+                text: false,
+            }],
+            opened_at,
+            ..new_row(id, "s".to_owned(), owned, words, &kept)
+        }
+    }
+
+    /// A connection breaks, and the client holds its prompt again before the options are removed.
+    #[tokio::test]
+    async fn a_prompt_that_is_held_again_keeps_its_options() {
+        let (test, services) = opened().await;
+        let (id, opened_at) = (AgentRequestId::from("req_again".to_owned()), services.now());
+        let row = offered(id.clone(), opened_at);
+        let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
+        insert.await.unwrap();
+        let hold = services.prompts.held.hold(&id).unwrap();
+        let withdrawn = async || {
+            services.prompts.withdraw(&id, false).await.unwrap();
+            test.store.requests().get(&id).await.unwrap().unwrap().options.is_empty()
+        };
+        assert!(!withdrawn().await);
+        drop(hold);
+        assert!(withdrawn().await);
+    }
+
     #[tokio::test]
     async fn a_prompt_that_nobody_comes_to_hold_loses_its_options() {
         let (test, services) = opened().await;
         let opened_at = services.now();
         let ids = ["req_held", "req_left"].map(|id| AgentRequestId::from(id.to_owned()));
         for id in ids.clone() {
-            let owned = Ownership::from_row("operator", String::new());
-            let words = (RequestKind::Permission, "touch made".to_owned());
-            let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
-            let row = RequestRow {
-                prompt: Some(json!({})),
-                options: vec![RequestOption {
-                    option_id: "allow".to_owned(),
-                    name: "Yes".to_owned(),
-                    kind: RequestOptionKind::AllowOnce,
-                    text: false,
-                }],
-                opened_at,
-                ..new_row(id, "s".to_owned(), owned, words, &kept)
-            };
+            let row = offered(id, opened_at);
             let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
             insert.await.unwrap();
         }

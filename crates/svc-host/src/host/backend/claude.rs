@@ -320,9 +320,10 @@ impl AgentProtocol for ClaudeProtocol {
     fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects) {
         let Some(message) = self.requests.remove(key) else { return };
         let request = &message["request"];
+        let is_question = request["tool_name"] == QUESTION;
         let answer = match decision {
-            Decision::Option { option_id, text } if request["tool_name"] == QUESTION => {
-                answered(&request["input"], text.as_ref().unwrap_or(option_id))
+            Decision::Option { option_id, .. } if is_question && option_id != DENY => {
+                answered(&request["input"], option_id)
             }
             Decision::Text(text) => answered(&request["input"], text),
             Decision::Option { option_id, .. } if option_id == ALLOW => {
@@ -333,8 +334,8 @@ impl AgentProtocol for ClaudeProtocol {
                     "updatedPermissions": request["permission_suggestions"] })
             }
             Decision::Option { text, .. } => {
-                let denial = text.clone().unwrap_or_else(|| "denied".to_owned());
-                json!({ "behavior": "deny", "message": denial })
+                let usual = if is_question { "nobody wants to answer" } else { "denied" };
+                json!({ "behavior": "deny", "message": text.as_deref().unwrap_or(usual) })
             }
             Decision::Denied(reason) => json!({ "behavior": "deny", "message": reason }),
             Decision::Cancelled => json!({ "behavior": "deny", "message": "the turn was ended" }),
@@ -383,7 +384,8 @@ fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
             }
         }
     }
-    options.push(option(DENY, "Do not answer", RequestOptionKind::Deny));
+    let deny = option(DENY, "Do not answer", RequestOptionKind::Deny);
+    options.push(RequestOption { text: true, ..deny });
     VendorRequest {
         key,
         kind: RequestKind::Question,
@@ -396,9 +398,6 @@ fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
 
 /// The response to the model's questions. If there are several, each gets the same answer.
 fn answered(input: &Value, answer: &str) -> Value {
-    if answer == DENY {
-        return json!({ "behavior": "deny", "message": "nobody wants to answer" });
-    }
     let mut updated = input.clone();
     let questions = input["questions"].as_array().cloned().unwrap_or_default();
     let answers: serde_json::Map<String, Value> = questions

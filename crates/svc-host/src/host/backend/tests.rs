@@ -161,6 +161,30 @@ fn question_offers_its_answers() {
 }
 
 #[test]
+fn question_is_not_answered_by_the_words_of_a_denial() {
+    let mut protocol = protocol_of(&spec(AgentBackend::Claude));
+    let question = json!({ "question": "Which colour?", "options": [{ "label": "Red" }] });
+    let asked = json!({ "type": "control_request", "request_id": "r1", "request": {
+        "subtype": "can_use_tool", "tool_name": "AskUserQuestion",
+        "input": { "questions": [question] } } });
+    for (text, message) in [(Some("later"), "later"), (None, "nobody wants to answer")] {
+        let mut effects = Effects::new();
+        protocol.line(asked.to_string().as_bytes(), Instant::now(), &mut effects);
+        let options = &all!(Request, effects).next().unwrap().options;
+        let takes_words: Vec<_> = options.iter().map(|it| (it.kind, it.text)).collect();
+        let expected = [(RequestOptionKind::Choice, false), (RequestOptionKind::Deny, true)];
+        assert_eq!(takes_words, expected);
+        let option_id = options[1].option_id.clone();
+        let decision = Decision::Option { option_id, text: text.map(str::to_owned) };
+        effects.clear();
+        protocol.answer("r1", &decision, &mut effects);
+        let answer: Value = serde_json::from_str(&written(&effects)[0]).unwrap();
+        let expected = json!({ "behavior": "deny", "message": message });
+        assert_eq!(answer["response"]["response"], expected);
+    }
+}
+
+#[test]
 fn text_of_a_sub_agent_is_not_text_of_the_agent() {
     let effects = replay(AgentBackend::Claude, "subagent", RequestOptionKind::AllowOnce);
     let own = all!(Entry, effects).filter(|entry| entry.role == HistoryRole::Assistant);
