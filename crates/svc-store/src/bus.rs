@@ -12,7 +12,6 @@
 //! [`UnfinishedEntries`] has text that an agent streams before an event records it, only in memory.
 //! [`Version`] numbers the states of the database, for caches of reads.
 
-use crate::boxed;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -30,6 +29,8 @@ use svc_model::{
 };
 use svc_wire::sse;
 use tokio::sync::watch;
+
+use crate::boxed;
 
 #[derive(Debug)]
 pub struct Batch {

@@ -9,10 +9,9 @@ use svc_model::{Caller, Clock, Machine, MachineId, NewEvent, StreamName, Timesta
 use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::boxed;
 use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
-    WriteQueueKey, WriterStats,
+    WriteQueueKey, WriterStats, boxed,
     bus::Version,
     read_query::{FewRowReaders, FrameSource, Readers},
     sqlite::{

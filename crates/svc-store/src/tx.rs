@@ -9,9 +9,8 @@ use std::{collections::HashMap, sync::Arc};
 use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
-use crate::boxed;
 use crate::{
-    AppendedSeqs, Batch, Bus, Result, StoreError, StreamState,
+    AppendedSeqs, Batch, Bus, Result, StoreError, StreamState, boxed,
     columns::{DirectRow, FromSql, Parameter},
     sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
     statement::select_value,

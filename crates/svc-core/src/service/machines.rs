@@ -5,7 +5,6 @@
 //! its participants become unreachable, then offline. Its tasks get a reason and stay, and so do
 //! its tokens and agents, until `[team] away` has passed.
 
-use crate::boxed;
 use std::{
     sync::{
         Arc, OnceLock,
@@ -29,6 +28,7 @@ use super::{
     tasks::end_or_note,
     team::set_reach,
 };
+use crate::boxed;
 
 /// Default time that a machine may be away before its tasks, agents and tokens end.
 const AWAY: Duration = Duration::from_hours(24);

@@ -1,7 +1,6 @@
 //! What outlives a connection of an MCP client: sessions, subscriptions, and long calls, with their
 //! messages in the log.
 
-use crate::boxed;
 use std::sync::Arc;
 
 use svc_model::{
@@ -11,6 +10,7 @@ use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
 
 use super::{Page, PageBounds, Result, core::Core};
+use crate::boxed;
 
 #[derive(Debug, Clone)]
 pub struct Mcp {

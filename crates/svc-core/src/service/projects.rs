@@ -5,7 +5,6 @@
 //! changed line in a repository's configuration moves no session into another project. Only a
 //! person moves a folder to another project.
 
-use crate::boxed;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -21,6 +20,7 @@ use svc_store::{Store, WriteTx, job};
 use svc_sys::git_repository;
 
 use super::{Error, Page, PageBounds, Result, check};
+use crate::boxed;
 
 /// Bound on the decisions kept in memory.
 const KNOWN: usize = 4096;

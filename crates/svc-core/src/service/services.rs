@@ -1,6 +1,5 @@
 //! The set of all services.
 
-use crate::boxed;
 use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use svc_model::{
@@ -32,6 +31,7 @@ use super::{
     tasks::Tasks,
     team::Team,
 };
+use crate::boxed;
 
 /// Cloned for each request, at the cost of one reference count.
 #[derive(Debug, Clone)]

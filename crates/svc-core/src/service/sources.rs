@@ -1,6 +1,5 @@
 //! Rows of child MCP servers: their lists, states and processes; and the events of their streams.
 
-use crate::boxed;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -18,6 +17,7 @@ use super::{
     core::{Core, open_and_append},
     projects::project_root,
 };
+use crate::boxed;
 
 #[derive(Debug, Clone)]
 pub struct Sources {

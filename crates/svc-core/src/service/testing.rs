@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "for tests alone")]
 
-use crate::boxed;
 use std::sync::Arc;
 
 use svc_model::{Caller, Ids};
 use svc_store::testing::TestStore;
 
 use super::{Services, Tokens, Tuning};
+use crate::boxed;
 
 /// A store, and services over it.
 #[boxed]

@@ -9,9 +9,8 @@ use svc_model::{
 };
 
 use super::{AgentReads, AgentWrites};
-use crate::boxed;
 use crate::{
-    AgentRow, PageSize, Result, RowPage, StoreError,
+    AgentRow, PageSize, Result, RowPage, StoreError, boxed,
     read_query::read_page,
     statement::{
         change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one, pool_page,

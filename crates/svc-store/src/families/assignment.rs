@@ -8,9 +8,8 @@ use svc_model::{
 };
 
 use super::{AssignmentReads, AssignmentWrites};
-use crate::boxed;
 use crate::{
-    AssignmentRow, AssignmentState, Result, WorkRequirements,
+    AssignmentRow, AssignmentState, Result, WorkRequirements, boxed,
     statement::{
         change, changed, direct_row, pool_all, pool_value, pool_values, read_one, select_all,
         select_fields, select_one, select_value,

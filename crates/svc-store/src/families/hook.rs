@@ -8,9 +8,8 @@ use svc_model::{
 };
 
 use super::{ConfirmationWrites, HookWrites, OutcomeReads, OutcomeWrites, SeenReads, SeenWrites};
-use crate::boxed;
 use crate::{
-    GivenItem, HelpEvidence, ItemVersion, Result,
+    GivenItem, HelpEvidence, ItemVersion, Result, boxed,
     columns::to_json,
     statement::{
         change, changed, direct_row, find_value, pool_all, select_all, select_fields, select_one,

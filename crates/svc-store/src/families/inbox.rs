@@ -12,9 +12,8 @@ use super::{
     HandoverReads, HandoverWrites, InboxReads, InboxWrites,
     message::{RawMessage, messages, messages_of},
 };
-use crate::boxed;
 use crate::{
-    AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox,
+    AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox, boxed,
     columns::to_json,
     read_query::read_page,
     statement::{

@@ -9,9 +9,8 @@ use svc_model::{
 };
 
 use super::{GhapReads, GhapWrites};
-use crate::boxed;
 use crate::{
-    LessonKind, PageSize, Result, RowPage, StoreError,
+    LessonKind, PageSize, Result, RowPage, StoreError, boxed,
     columns::non_empty,
     read_query::{ReaderConnection, read_page},
     statement::{

@@ -7,9 +7,8 @@ use svc_model::{DaemonView, Machine, MachineId, Timestamp, limits};
 use svc_sys::machine::{self, ThisMachine};
 
 use super::{MachineReads, MachineWrites, SettingReads, SettingWrites};
-use crate::boxed;
 use crate::{
-    AwayMachine, NewDaemon, Result,
+    AwayMachine, NewDaemon, Result, boxed,
     statement::{
         change, direct_row, find_value, pool_all, pool_find_value, select_fields, select_value,
         select_values,

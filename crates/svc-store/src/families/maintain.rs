@@ -11,9 +11,8 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
 use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
-use crate::boxed;
 use crate::{
-    Result, ServerReport, SizeSample, StoreSize, TrimOutcome,
+    Result, ServerReport, SizeSample, StoreSize, TrimOutcome, boxed,
     columns::to_json,
     read_query::Readers,
     sqlite::file::{SHRINK, writer_options},

@@ -5,10 +5,9 @@ use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
 
 use super::{McpReads, McpWrites, SourceReads, SourceWrites};
-use crate::boxed;
 use crate::{
     CallRow, CallState, McpSessionRow, McpTransport, Result, SourceListRow, SourcePinRow,
-    SourceProcessRow, SourceStateRow,
+    SourceProcessRow, SourceStateRow, boxed,
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_value, select_fields, select_one,
     },

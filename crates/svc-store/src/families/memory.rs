@@ -9,9 +9,8 @@ use svc_model::{
 };
 
 use super::{MemoryReads, MemoryWrites};
-use crate::boxed;
 use crate::{
-    MemoryFilter, PageSize, Result, SoughtTerm,
+    MemoryFilter, PageSize, Result, SoughtTerm, boxed,
     columns::{from_json, non_empty, to_json},
     read_query::read_page,
     statement::{

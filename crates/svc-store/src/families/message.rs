@@ -7,9 +7,8 @@ use svc_model::{
 };
 
 use super::{MessageReads, MessageWrites};
-use crate::boxed;
 use crate::{
-    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage,
+    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage, boxed,
     columns::to_json,
     read_query::read_page,
     statement::{

@@ -8,9 +8,8 @@ use svc_model::{
 };
 
 use super::{PeerReads, PeerWrites};
-use crate::boxed;
 use crate::{
-    PageSize, PeerRow, Result, RowPage, StoreError,
+    PageSize, PeerRow, Result, RowPage, StoreError, boxed,
     columns::to_json,
     read_query::read_page,
     statement::{

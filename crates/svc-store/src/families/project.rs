@@ -3,9 +3,8 @@
 use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name};
 
 use super::{ProjectReads, ProjectWrites};
-use crate::boxed;
 use crate::{
-    FolderDecision, PageSize, Result, RowPage,
+    FolderDecision, PageSize, Result, RowPage, boxed,
     read_query::read_page,
     statement::{
         change, direct_row, find_value, pool_values, read_all, read_one, select_fields, select_one,

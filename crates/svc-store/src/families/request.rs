@@ -6,9 +6,8 @@ use svc_model::{
 };
 
 use super::{RequestReads, RequestWrites};
-use crate::boxed;
 use crate::{
-    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, StoreError,
+    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, StoreError, boxed,
     columns::{from_json, to_json},
     read_query::read_page,
     statement::{

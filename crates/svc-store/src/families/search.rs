@@ -7,9 +7,8 @@ use svc_model::{
 };
 
 use super::{SearchReads, SearchWrites, journal::ghaps_at};
-use crate::boxed;
 use crate::{
-    Frequencies, Result, SearchCandidate, SearchFilter, StoreError,
+    Frequencies, Result, SearchCandidate, SearchFilter, StoreError, boxed,
     columns::{from_json, to_json},
     read_query::ReaderConnection,
     statement::{

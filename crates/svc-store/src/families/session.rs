@@ -6,9 +6,8 @@ use svc_model::{
 };
 
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
-use crate::boxed;
 use crate::{
-    PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount,
+    PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount, boxed,
     columns::{non_empty, to_json},
     read_query::read_page,
     statement::{

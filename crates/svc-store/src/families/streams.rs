@@ -10,9 +10,8 @@ use futures_util::{Stream, TryStreamExt as _};
 use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{EventReads, StreamReads, StreamWrites};
-use crate::boxed;
 use crate::{
-    FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView,
+    FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed,
     columns::{VisibilityColumns, to_json, visibility_of},
     read_query::read_page,
     statement::{

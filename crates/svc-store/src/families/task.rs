@@ -8,9 +8,8 @@ use svc_model::{
 };
 
 use super::{TaskReads, TaskWrites};
-use crate::boxed;
 use crate::{
-    PageSize, Result, RowPage, StoreError, StreamState, TaskRow,
+    PageSize, Result, RowPage, StoreError, StreamState, TaskRow, boxed,
     read_query::read_page,
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_fields,

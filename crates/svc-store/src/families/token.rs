@@ -6,10 +6,9 @@ use std::time::Duration;
 use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId};
 
 use super::{BrowserReads, BrowserWrites, TokenReads, TokenWrites};
-use crate::boxed;
 use crate::{
     LoginCodeRow, PageSize, ProcessSubject, Result, RowPage, StoreError, SubjectHolders, TokenEnd,
-    TokenRow,
+    TokenRow, boxed,
     read_query::read_page,
     statement::{
         change, changed, direct_row, pool_all, pool_find_value, pool_one, pool_page, pool_value,

@@ -13,10 +13,9 @@ use svc_model::{
 };
 
 use super::{CalibrationReads, ValueReads, ValueWrites};
-use crate::boxed;
 use crate::{
     CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin, Result,
-    VerdictWeek,
+    VerdictWeek, boxed,
     columns::{from_json, non_empty, to_json},
     statement::{
         change, direct_row, find_value, pool_all, pool_one, pool_value, select_fields, select_one,

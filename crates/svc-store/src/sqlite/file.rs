@@ -19,8 +19,7 @@ use sqlx::{
 use svc_model::limits;
 use svc_sys::private_file;
 
-use crate::boxed;
-use crate::{LastBackup, Result, StoreError};
+use crate::{LastBackup, Result, StoreError, boxed};
 
 /// Attempts to take the lock. A process that probes the lock holds it for a moment.
 const TRIES: usize = 20;

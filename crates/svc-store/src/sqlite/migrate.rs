@@ -13,10 +13,9 @@ use sqlx::{
 };
 
 use super::file::{reader_options, vacuum_into, writer_options};
-use crate::boxed;
 use crate::{
     CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, Result, ServerReport,
-    StoreError,
+    StoreError, boxed,
 };
 
 /// Migrations from an empty file to the current schema. The first is the baseline, which creates

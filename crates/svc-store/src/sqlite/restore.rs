@@ -14,8 +14,7 @@ use super::{
     file::{findings, reader_options, restore_options},
     migrate::{applied_steps, inspect, model_of},
 };
-use crate::boxed;
-use crate::{Migrations, RestoreError, Result, StoreError, upkeep::MoveMark};
+use crate::{Migrations, RestoreError, Result, StoreError, boxed, upkeep::MoveMark};
 
 /// Statements that invalidate state from before the restore.
 ///

@@ -22,7 +22,6 @@ mod requests;
 mod start;
 mod state;
 
-use crate::boxed;
 use std::{collections::HashSet, sync::PoisonError, time::Duration};
 
 use futures_util::StreamExt as _;
@@ -34,6 +33,7 @@ use tokio::{
 };
 
 use self::{follow::AgentFollower, queue::AgentQueue};
+use crate::boxed;
 
 pub use control::{AgentView, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};

@@ -1,6 +1,5 @@
 //! The plugin of opencode, which keeps one connection for all sessions of its process.
 
-use crate::boxed;
 use std::{
     collections::HashMap,
     sync::{
@@ -14,6 +13,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{HandoverId, MessageId, Principal};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::boxed;
 
 /// How long a plugin may take to report.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,7 +10,6 @@
 mod answer;
 mod settle;
 
-use crate::boxed;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,6 +22,7 @@ use svc_store::RequestRow;
 use tokio::sync::watch;
 
 use super::{Error, ResourceKind, Result, core::Core};
+use crate::boxed;
 
 pub use answer::{AnswerRequest, PromptOutcome};
 pub(super) use answer::{ConnectedPrompt, GivenAnswer};

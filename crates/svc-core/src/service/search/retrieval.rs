@@ -1,7 +1,6 @@
 //! Evaluation of the search: the two sets of records, prompts and judgements in
 //! `fixtures/retrieval`, and the scores of three systems on them.
 
-use crate::boxed;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
@@ -16,6 +15,7 @@ use svc_model::{
 use svc_store::{SearchFilter, SessionStart, Store, StoreError, job};
 
 use super::experiences::{ExperienceQuery, find};
+use crate::boxed;
 
 const RECORDS: &str = include_str!("../../../../../fixtures/retrieval/records.jsonl");
 const QUERIES: &str = include_str!("../../../../../fixtures/retrieval/queries.jsonl");
