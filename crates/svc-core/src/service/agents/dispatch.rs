@@ -416,7 +416,7 @@ impl DispatchRows {
                 || attended_for(tx, &row.backend, &owned).await?.is_some();
             if !is_there {
                 return Err(Error::NotNow(format!(
-                    "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                    "no live peer: no agent of instance {} takes work, and no session of its kind is there",
                     row.instance
                 )));
             }

@@ -306,7 +306,7 @@ impl<'a> QueuedWork<'a> {
             }
             if work.requirements.mode == WorkMode::PeerOnly {
                 let why = format!(
-                    "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                    "no live peer: no agent of instance {} takes work, and no session of its kind is there",
                     work.instance
                 );
                 return self.fail(why).await;
