@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, svc, until};
 use crate::expect::{dense, problem, text};
-use crate::wire::{Caller, Reply};
+use crate::wire::{Caller, Reply, tool_call};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -568,6 +569,47 @@ fn cancellation_of_queued_work_is_told() {
     assert_eq!(told, format!("Task {second} for slow is cancelled."), "{inbox}");
     d.post(&format!("/v1/tasks/{first}/cancel"), &json!({}));
     over(&d, &first);
+}
+
+/// The message does not wait as long as the call would have, which is an hour. A repeat of the call
+/// that waits on another connection keeps its wait when the first connection is cut.
+#[test]
+fn answer_of_a_call_that_was_cut_comes_as_a_message() {
+    let d = world();
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
+    let work = json!({ "agent": "slow", "prompt": "go", "async": false, "idempotency_key": "one" });
+    let call = tool_call("SendMessage", &work).to_string();
+    let token = asker.token.as_deref().expect("a token");
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    let begin = || {
+        let mut stream = TcpStream::connect(asker.addr).expect("a connection");
+        stream.write_all(request.as_bytes()).expect("it is taken");
+        stream
+    };
+    let until_when = || {
+        d.home.value("select coalesce(max(waits_until), 0) from assignment where ended_at is null")
+    };
+    let first = begin();
+    eventually(BOUND, || until_when() != 0);
+    let earlier = until_when();
+    let second = begin();
+    eventually(BOUND, || until_when() != earlier);
+    let later = until_when();
+    drop(second);
+    // The first call still waits, until the end of its own wait.
+    eventually(BOUND, || until_when() == earlier);
+    assert_ne!(later, earlier);
+    drop(first);
+    eventually(BOUND, || until_when() == 0);
+    let task = text(&d.get("/v1/tasks").ok(200)["tasks"][0], "task_id");
+    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({}));
+    over(&d, &task);
+    let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
+    assert!(inbox.to_string().contains(&task), "{inbox}");
 }
 
 #[test]
