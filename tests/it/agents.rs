@@ -575,7 +575,7 @@ fn cancellation_of_queued_work_is_told() {
 /// that waits on another connection keeps its wait when the first connection is cut.
 #[test]
 fn answer_of_a_call_that_was_cut_comes_as_a_message() {
-    let d = world();
+    let mut d = world();
     let asker = d.mint("s-1", d.home.user(), &["agents"]);
     let work = json!({ "agent": "slow", "prompt": "go", "async": false, "idempotency_key": "one" });
     let call = tool_call("SendMessage", &work).to_string();
@@ -590,26 +590,34 @@ fn answer_of_a_call_that_was_cut_comes_as_a_message() {
         stream.write_all(request.as_bytes()).expect("it is taken");
         stream
     };
-    let until_when = || {
-        d.home.value("select coalesce(max(waits_until), 0) from assignment where ended_at is null")
-    };
     let first = begin();
-    eventually(BOUND, || until_when() != 0);
-    let earlier = until_when();
+    eventually(BOUND, || until_when(&d) != 0);
+    let earlier = until_when(&d);
     let second = begin();
-    eventually(BOUND, || until_when() != earlier);
-    let later = until_when();
+    eventually(BOUND, || until_when(&d) != earlier);
+    let later = until_when(&d);
     drop(second);
     // The first call still waits, until the end of its own wait.
-    eventually(BOUND, || until_when() == earlier);
+    eventually(BOUND, || until_when(&d) == earlier);
     assert_ne!(later, earlier);
     drop(first);
-    eventually(BOUND, || until_when() == 0);
+    eventually(BOUND, || until_when(&d) == 0);
+    let third = begin();
+    eventually(BOUND, || until_when(&d) != 0);
+    d.kill9();
+    d.restart();
+    eventually(BOUND, || until_when(&d) == 0);
+    drop(third);
     let task = text(&d.get("/v1/tasks").ok(200)["tasks"][0], "task_id");
     d.post(&format!("/v1/tasks/{task}/cancel"), &json!({}));
     over(&d, &task);
     let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
     assert!(inbox.to_string().contains(&task), "{inbox}");
+}
+
+/// The end of the wait for open work; 0 if no call waits.
+fn until_when(d: &Daemon) -> Value {
+    d.home.value("select coalesce(max(waits_until), 0) from assignment where ended_at is null")
 }
 
 #[test]

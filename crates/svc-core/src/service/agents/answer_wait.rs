@@ -52,7 +52,8 @@ impl Agents {
 
     /// Notes that the call which waited until `until` waits no more. If a later call waits, the
     /// row has the end of that wait, and stays as it is. An earlier call may still wait.
-    async fn stop_waiting(&self, task: TaskId, until: Timestamp) -> Result<()> {
+    /// Every call of this process that waits is known before its row is committed.
+    pub(super) async fn stop_waiting(&self, task: TaskId, until: Timestamp) -> Result<()> {
         let agents = self.clone();
         let write = self.core.store.write(job!(|tx| {
             let Some(mut work) = tx.assignments().of_task(&task).await? else { return Ok(()) };
