@@ -578,18 +578,7 @@ fn answer_of_a_call_that_was_cut_comes_as_a_message() {
     let mut d = world();
     let asker = d.mint("s-1", d.home.user(), &["agents"]);
     let work = json!({ "agent": "slow", "prompt": "go", "async": false, "idempotency_key": "one" });
-    let call = tool_call("SendMessage", &work).to_string();
-    let token = asker.token.as_deref().expect("a token");
-    let request = format!(
-        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
-        call.len()
-    );
-    let begin = || {
-        let mut stream = TcpStream::connect(asker.addr).expect("a connection");
-        stream.write_all(request.as_bytes()).expect("it is taken");
-        stream
-    };
+    let begin = || begin_call(&asker, &work);
     let first = begin();
     eventually(BOUND, || until_when(&d) != 0);
     let earlier = until_when(&d);
@@ -613,6 +602,37 @@ fn answer_of_a_call_that_was_cut_comes_as_a_message() {
     over(&d, &task);
     let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
     assert!(inbox.to_string().contains(&task), "{inbox}");
+}
+
+#[test]
+fn waiting_for_an_agent_whose_work_waits_is_refused() {
+    let d = world();
+    let [asker, worker] = ["a", "b"].map(|name| {
+        start(&d, "held", name);
+        d.mint(&format!("agent:held:{name}"), d.home.user(), &["agents"])
+    });
+    let work = |to: &str| json!({ "agent": to, "prompt": "go", "async": false });
+    let call = begin_call(&asker, &work("agent:held:b"));
+    let given = "select count(*) from assignment
+        where target_session = 'agent:held:b' and waits_until is not null and ended_at is null";
+    eventually(BOUND, || d.home.value(given) == 1);
+    let refused = worker.tool("SendMessage", &work("agent:held:a"));
+    assert_eq!(refused["structuredContent"]["error"]["reason"], "wait_cycle", "{refused}");
+    drop(call);
+}
+
+/// Begins a call of `SendMessage`, which is cut off when the connection is dropped.
+fn begin_call(caller: &Caller, work: &Value) -> TcpStream {
+    let call = tool_call("SendMessage", work).to_string();
+    let token = caller.token.as_deref().expect("a token");
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    let mut stream = TcpStream::connect(caller.addr).expect("a connection");
+    stream.write_all(request.as_bytes()).expect("it is taken");
+    stream
 }
 
 /// The end of the wait for open work; 0 if no call waits.
