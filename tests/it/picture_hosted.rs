@@ -242,6 +242,8 @@ fn mail_at_a_usage_limit_waits_for_a_turn_that_is_not_refused() {
     assert_eq!(two["queued"], true);
     touch("turn");
     eventually(SOON, || peer(&d, "limited")["waiting_for"]["kind"] == "limit");
+    // The limit shows before the turn ends, and a send in that turn would be queued.
+    eventually(SOON, || outcomes(&d, &id).len() == 1);
     let told = svc(&d.home, &["tell", "agent:limited:main", "three"]);
     assert!(told.ok().contains("when its usage limit is over"), "{told:?}");
     // Work for the instance does not go to this agent, which would lose the work.
