@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, quickly, svc, until};
 use crate::expect::{dense, problem, text};
-use crate::wire::{Caller, Reply};
+use crate::wire::{Caller, Reply, tool_call};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -573,6 +574,75 @@ fn cancellation_of_queued_work_is_told() {
     assert_eq!(told, format!("Task {second} for slow is cancelled."), "{inbox}");
     d.post(&format!("/v1/tasks/{first}/cancel"), &json!({}));
     over(&d, &first);
+}
+
+/// The message does not wait as long as the call would have, which is an hour. A repeat of the call
+/// that waits on another connection keeps its wait when the first connection is cut.
+#[test]
+fn answer_of_a_call_that_was_cut_comes_as_a_message() {
+    let mut d = world();
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
+    let work = json!({ "agent": "slow", "prompt": "go", "async": false, "idempotency_key": "one" });
+    let begin = || begin_call(&asker, &work);
+    let first = begin();
+    eventually(BOUND, || until_when(&d) != 0);
+    let earlier = until_when(&d);
+    let second = begin();
+    eventually(BOUND, || until_when(&d) != earlier);
+    let later = until_when(&d);
+    drop(second);
+    // The first call still waits, until the end of its own wait.
+    eventually(BOUND, || until_when(&d) == earlier);
+    assert_ne!(later, earlier);
+    drop(first);
+    eventually(BOUND, || until_when(&d) == 0);
+    let third = begin();
+    eventually(BOUND, || until_when(&d) != 0);
+    d.kill9();
+    d.restart();
+    eventually(BOUND, || until_when(&d) == 0);
+    drop(third);
+    let task = text(&d.get("/v1/tasks").ok(200)["tasks"][0], "task_id");
+    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({}));
+    over(&d, &task);
+    let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
+    assert!(inbox.to_string().contains(&task), "{inbox}");
+}
+
+#[test]
+fn waiting_for_an_agent_whose_work_waits_is_refused() {
+    let d = world();
+    let [asker, worker] = ["a", "b"].map(|name| {
+        start(&d, "held", name);
+        d.mint(&format!("agent:held:{name}"), d.home.user(), &["agents"])
+    });
+    let work = |to: &str| json!({ "agent": to, "prompt": "go", "async": false });
+    let call = begin_call(&asker, &work("agent:held:b"));
+    let given = "select count(*) from assignment
+        where target_session = 'agent:held:b' and waits_until is not null and ended_at is null";
+    eventually(BOUND, || d.home.value(given) == 1);
+    let refused = worker.tool("SendMessage", &work("agent:held:a"));
+    assert_eq!(refused["structuredContent"]["error"]["reason"], "wait_cycle", "{refused}");
+    drop(call);
+}
+
+/// Begins a call of `SendMessage`, which is cut off when the connection is dropped.
+fn begin_call(caller: &Caller, work: &Value) -> TcpStream {
+    let call = tool_call("SendMessage", work).to_string();
+    let token = caller.token.as_deref().expect("a token");
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    let mut stream = TcpStream::connect(caller.addr).expect("a connection");
+    stream.write_all(request.as_bytes()).expect("it is taken");
+    stream
+}
+
+/// The end of the wait for open work; 0 if no call waits.
+fn until_when(d: &Daemon) -> Value {
+    d.home.value("select coalesce(max(waits_until), 0) from assignment where ended_at is null")
 }
 
 #[test]

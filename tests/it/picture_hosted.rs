@@ -241,15 +241,28 @@ fn mail_at_a_usage_limit_waits_for_a_turn_that_is_not_refused() {
     let id = text(&start(&d, "limited", Some("one")), "id");
     let send =
         |input: &str| d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": input })).ok(200);
-    assert_eq!(send("two")["queued"], true);
+    let two = send("two");
+    assert_eq!(two["queued"], true);
     touch("turn");
     eventually(SOON, || peer(&d, "limited")["waiting_for"]["kind"] == "limit");
+    // The limit shows before the turn ends, and a send in that turn would be queued.
+    eventually(SOON, || outcomes(&d, &id).len() == 1);
     let told = svc(&d.home, &["tell", "agent:limited:main", "three"]);
     assert!(told.ok().contains("when its usage limit is over"), "{told:?}");
+    // Work for the instance does not go to this agent, which would lose the work.
+    let work = json!({ "instance": "limited", "prompt": "x", "opts": { "mode": "peer-only" } });
+    let refusal = d.post("/v1/send_message", &work).ok(503);
+    assert!(text(&refusal, "detail").contains("no live peer"), "{refusal}");
     touch("over");
-    send("four");
+    // The input that is sent now begins a turn, and the input that waits follows.
+    let four = send("four");
+    assert_eq!(four["queued"], false, "{four}");
     eventually(SOON, || outcomes(&d, &id).len() == 4);
     assert_eq!(outcomes(&d, &id), ["refused", "completed", "completed", "completed"]);
+    let events = events(&d, &format!("agent/{id}"));
+    let turns = events.iter().map(|event| &event["data"]["turn"]["message_id"]);
+    let begun: Vec<_> = turns.filter(|message| message.is_string()).collect();
+    assert_eq!(begun[1..3], [&four["message_id"], &two["message_id"]], "{begun:?}");
 }
 
 /// How the turns of an agent ended.

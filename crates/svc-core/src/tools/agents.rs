@@ -124,6 +124,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     if is_async {
         return Ok(result);
     }
+    let mut wait = dispatched.wait;
     let ids = [task_id.as_str().to_owned()];
     let mut watch = call.services.tasks.watch_tasks(&call.caller, &ids).await?;
     let ended = timeout(call.time_left(limits::TASK_WAIT), watch.next()).await;
@@ -141,6 +142,9 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
             call.services.agents.return_answer(&call.caller, &task_id).await?
     {
         (result.instance, result.backend) = (instance, backend);
+    }
+    if let Some(wait) = wait.as_mut().filter(|_| task.is_over()) {
+        wait.note_answer();
     }
     result.status = Some(task.status);
     result.content = Some(content);

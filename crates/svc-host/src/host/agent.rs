@@ -155,9 +155,14 @@ impl HostedAgent {
             SendMode::Steer if self.turn.is_none() => return Err(NO_TURN.to_owned()),
             SendMode::Steer => self.steer(queued, now),
             SendMode::Queue => {
-                let waits = !self.ready || self.turn.is_some() || !self.inputs.queue.is_empty();
+                let waits = !self.ready || self.turn.is_some();
                 let answer = SendAnswer { message_id: queued.message_id.clone(), queued: waits };
                 self.inputs.push(queued)?;
+                if !waits {
+                    // Older input is in the queue only at a usage limit. Who sends now begins a
+                    // turn with this input, and risks no other.
+                    self.inputs.queue.rotate_right(1);
+                }
                 answer
             }
         };

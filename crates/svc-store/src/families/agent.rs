@@ -191,8 +191,9 @@ impl AgentWrites<'_> {
     }
 
     /// A live agent of an instance on this machine: an idle one, else a busy one; of several, the
-    /// oldest. Agents that were started for a task of their own are excluded. For a session: only
-    /// another agent of its project.
+    /// oldest. Agents that were started for a task of their own are excluded, and agents at a usage
+    /// limit, as the vendor would refuse the work. For a session: only another agent of its
+    /// project.
     #[boxed]
     pub async fn find_free(
         &mut self,
@@ -206,7 +207,7 @@ impl AgentWrites<'_> {
         };
         let project = asker.project.as_deref();
         row_of(agents!(select_one, self.tx,
-            "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state <> 'stopping'
+            "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state not in ('stopping', 'limited')
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
             order by a.state <> 'idle', a.started_at, a.agent_id limit 1";
             instance, session, project, self.tx.machine))

@@ -119,11 +119,11 @@ impl AssignmentWrites<'_> {
                 select ?1
                 union
                 select r.target_session from waiter cross join assignment r on r.source_session = waiter.session
-                where r.waits_until > ?2 and r.ended_at is null and r.message_id is not null
+                where r.waits_until > ?2 and r.ended_at is null and r.target_session <> ''
             )
             select r.source_session as "waiter!", r.target_session as "awaited!"
             from waiter cross join assignment r on r.source_session = waiter.session
-            where r.waits_until > ?2 and r.ended_at is null and r.message_id is not null"#,
+            where r.waits_until > ?2 and r.ended_at is null and r.target_session <> ''"#,
             WaitEdge, self.tx; session, self.tx.now))
     }
 

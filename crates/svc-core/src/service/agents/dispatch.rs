@@ -17,7 +17,7 @@ use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, Wr
 use svc_sys::config::ResolvedInstance;
 
 use super::{
-    Agents,
+    Agents, AnswerWait,
     allowance::{StartOverrides, check_depth},
     attended::{attended_for, attended_of_key},
     start::{conversation_of, full, limited},
@@ -75,13 +75,15 @@ pub struct NewDispatch {
     pub max_wait: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct DispatchedTask {
     pub task: Task,
     /// The instance, or the named session, that gets the task.
     pub instance: String,
     /// The backend of that instance or session.
     pub backend: String,
+    /// The wait of this call for the answer, if it waits.
+    pub wait: Option<AnswerWait>,
 }
 
 /// Whom a dispatch is for: an instance, a live agent or an attended session.
@@ -396,14 +398,16 @@ impl DispatchRows {
         let task = created.task;
         if !created.is_new {
             let known = tx.assignments().of_task(&task.task_id).await?;
-            let Some(known) = known.filter(|_| task.prompt == prompt) else {
+            let Some(mut known) = known.filter(|_| task.prompt == prompt) else {
                 return Err(Error::Conflict(format!(
                     "idempotency_key stands for another task, {}",
                     task.task_id
                 )));
             };
+            let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
+            let wait = waits_until.map(|until| agents.wait_for_answer(&task.task_id, until));
             let AssignmentRow { instance, backend, .. } = known;
-            return Ok(DispatchedTask { task, instance, backend });
+            return Ok(DispatchedTask { task, instance, backend, wait });
         }
         let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
         if row.requirements.mode == WorkMode::PeerOnly && !is_named {
@@ -416,7 +420,7 @@ impl DispatchRows {
                 || attended_for(tx, &row.backend, &owned).await?.is_some();
             if !is_there {
                 return Err(Error::NotNow(format!(
-                    "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                    "no live peer: no agent of instance {} takes work, and no session of its kind is there",
                     row.instance
                 )));
             }
@@ -446,9 +450,26 @@ impl DispatchRows {
         row.run_id = RunId::from_task(&task.task_id);
         row.task_id = Some(task.task_id.clone());
         tx.assignments().insert(&row).await?;
+        // Made before the commit: no other call ends while the row has a wait that nobody knows.
+        let wait = row.waits_until.map(|until| agents.wait_for_answer(&task.task_id, until));
         let AssignmentRow { instance, backend, .. } = row;
-        Ok(DispatchedTask { task, instance, backend })
+        Ok(DispatchedTask { task, instance, backend, wait })
     }
+}
+
+/// Lets a repeat of a call wait for open work. The end of its wait differs from that of every
+/// earlier call: when one of these ends, this one still waits.
+async fn wait_again(
+    tx: &mut WriteTx,
+    known: &mut AssignmentRow,
+    until: Option<Timestamp>,
+) -> Result<Option<Timestamp>> {
+    let Some(until) = until.filter(|_| known.ended_at.is_none()) else { return Ok(None) };
+    check_wait(tx, known).await?;
+    let after = known.waits_until.map(|earlier| earlier.plus(Duration::from_millis(1)));
+    known.waits_until = Some(after.map_or(until, |after| after.max(until)));
+    tx.assignments().update(known).await?;
+    Ok(known.waits_until)
 }
 
 /// Refuses a wait of an agent for itself, or for a session that waits for that agent.

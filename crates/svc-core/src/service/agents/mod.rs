@@ -6,11 +6,13 @@
 //! answers what agents ask, and `allowance` decides what a caller may set for an agent. `start`
 //! makes the row and launches the host. `follow` takes the host's events into the log and notices
 //! its end; `intake` applies a batch of events in one write job. `mailing` makes turns of messages.
+//! `answer_wait` knows the calls that wait for an answer.
 //! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
 //! to an attended session. `service/assignments` decides how the work ends. `state` has
 //! [`Agents`], and what the others share.
 
 mod allowance;
+mod answer_wait;
 mod attended;
 mod control;
 mod dispatch;
@@ -35,6 +37,7 @@ use tokio::{
 use self::{follow::AgentFollower, queue::AgentQueue};
 use crate::boxed;
 
+pub use answer_wait::AnswerWait;
 pub use control::{AgentView, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub(super) use follow::lose_agent;

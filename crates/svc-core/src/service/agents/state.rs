@@ -13,7 +13,7 @@ use svc_client::hosts::{HostClient, HostError, socket_path};
 use svc_model::{
     AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, DeliveryState, InstanceView,
     NewEvent, Ownership, PeerState, PeerStatus, Principal, StatusEvidence, StreamName,
-    StreamVisibility, Task, Timestamp, WaitingFor, WaitingKind,
+    StreamVisibility, Task, TaskId, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentBackend, AgentState, RequestKind},
     backend_names,
     conversation::SourceTool,
@@ -66,6 +66,8 @@ pub(super) struct LiveAgents {
     /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
     dispatching: Mutex<HashSet<AgentId>>,
+    /// The calls that wait for the answer to a task, each by the end of its wait.
+    waits: Mutex<HashSet<(TaskId, Timestamp)>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
 }
@@ -77,6 +79,7 @@ impl Agents {
             follow,
             to_follow: Mutex::new(Some(to_follow)),
             dispatching: Mutex::default(),
+            waits: Mutex::default(),
             choosing: tokio::sync::Mutex::default(),
         };
         let reach = HostReach::new(core.clone());
@@ -189,6 +192,10 @@ impl AgentSettings {
 impl LiveAgents {
     pub(super) fn dispatching(&self) -> MutexGuard<'_, HashSet<AgentId>> {
         self.dispatching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn waits(&self) -> MutexGuard<'_, HashSet<(TaskId, Timestamp)>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 use svc_model::{
     Caller, DeliveryState, MessageType, NewEvent, NewMessage, PeerId, Principal, Task, TaskChange,
-    TaskReport, TaskStatus,
+    TaskReport, TaskStatus, Timestamp,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
     conversation::SourceTool,
     limits,
@@ -236,7 +236,7 @@ pub(in crate::service) async fn end(
     task: &mut TaskRow,
     mut end: TaskEnd,
 ) -> Result<()> {
-    let is_late = work.deadline.is_some_and(|deadline| deadline <= tx.now());
+    let is_late = is_late(work.deadline, task.task.cancel_requested_at, tx.now());
     if is_late && end.outcome == AssignmentOutcome::Cancelled {
         // The deadline cancelled the work, not its source, so the source is told the reason.
         end.report.error = Some("its time was over".to_owned());
@@ -254,6 +254,12 @@ pub(in crate::service) async fn end(
     let change = TaskChange { report: end.report, ..TaskChange::to(status, None) };
     tasks::apply(tx, task, &change, None).await?;
     notify_requester(tx, core, work, task).await
+}
+
+/// Whether cancelled work was cancelled at its deadline or after it. A stop takes time, so an
+/// earlier cancel may have its effect only after the deadline.
+fn is_late(deadline: Option<Timestamp>, asked: Option<Timestamp>, now: Timestamp) -> bool {
+    deadline.is_some_and(|deadline| deadline <= asked.unwrap_or(now))
 }
 
 /// Ends an assignment that is a message, and its task if it has one, with the outcome of its turn
@@ -465,5 +471,25 @@ pub(in crate::service) async fn tell(
             Ok(())
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_late_only_if_its_deadline_came_before_its_cancel() {
+        let at = Timestamp::from_millis;
+        for (deadline, asked, is_late_work) in [
+            (Some(10), Some(9), false),
+            (Some(10), Some(10), true),
+            (Some(10), None, true),
+            (Some(30), None, false),
+            (None, Some(9), false),
+        ] {
+            let late = is_late(deadline.map(at), asked.map(at), at(20));
+            assert_eq!(late, is_late_work, "{deadline:?} {asked:?}");
+        }
     }
 }

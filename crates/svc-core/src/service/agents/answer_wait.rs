@@ -1,0 +1,68 @@
+//! Calls that wait for the answer to work, and the end of such a wait without the answer.
+
+use svc_model::{TaskId, Timestamp};
+use svc_store::job;
+use tokio::runtime::Handle;
+
+use super::Agents;
+use crate::service::Result;
+
+/// A call that waits for an answer. If it is dropped before it has the answer, as its connection
+/// was cut, a message brings the answer.
+#[derive(Debug)]
+pub struct AnswerWait {
+    agents: Agents,
+    task: TaskId,
+    /// Which of the calls that wait for this answer it is: no two have the same end.
+    until: Timestamp,
+    has_answer: bool,
+}
+
+impl AnswerWait {
+    pub fn note_answer(&mut self) {
+        self.has_answer = true;
+    }
+}
+
+impl Drop for AnswerWait {
+    fn drop(&mut self) {
+        let wait = (self.task.clone(), self.until);
+        self.agents.live.waits().remove(&wait);
+        let (false, Ok(runtime)) = (self.has_answer, Handle::try_current()) else { return };
+        let (agents, (task, until)) = (self.agents.clone(), wait);
+        runtime.spawn(async move {
+            if let Err(error) = agents.stop_waiting(task, until).await {
+                error.report("cannot note that a call waits no more");
+            }
+        });
+    }
+}
+
+impl Agents {
+    /// Begins the wait of a call, whose end the row of the work has.
+    pub(super) fn wait_for_answer(&self, task: &TaskId, until: Timestamp) -> AnswerWait {
+        self.live.waits().insert((task.clone(), until));
+        AnswerWait { agents: self.clone(), task: task.clone(), until, has_answer: false }
+    }
+
+    fn last_wait(&self, task: &TaskId) -> Option<Timestamp> {
+        let waits = self.live.waits();
+        waits.iter().filter(|(waited, _)| waited == task).map(|(_, until)| *until).max()
+    }
+
+    /// Notes that the call which waited until `until` waits no more. If a later call waits, the
+    /// row has the end of that wait, and stays as it is. An earlier call may still wait.
+    /// Every call of this process that waits is known before its row is committed.
+    pub(super) async fn stop_waiting(&self, task: TaskId, until: Timestamp) -> Result<()> {
+        let agents = self.clone();
+        let write = self.core.store.write(job!(|tx| {
+            let Some(mut work) = tx.assignments().of_task(&task).await? else { return Ok(()) };
+            if work.ended_at.is_none() && work.waits_until == Some(until) {
+                work.waits_until = agents.last_wait(&task);
+                tx.assignments().update(&work).await?;
+            }
+            Ok(())
+        }));
+        write.await
+    }
+}
