@@ -47,6 +47,8 @@ pub(crate) struct PendingAnswer {
     pub(crate) messages: Option<mpsc::UnboundedReceiver<String>>,
     /// Whether the request may be repeated if the daemon stops before the answer.
     pub(crate) is_repeatable: bool,
+    /// Whether a stream ends with the caller's token: not if the call may end its own session.
+    pub(crate) ends_with_token: bool,
 }
 
 #[derive(Serialize)]
