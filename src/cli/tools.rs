@@ -159,9 +159,13 @@ async fn find(client: &Client, name: &str) -> Result<Value> {
 }
 
 fn row(tool: &Value) -> Vec<Option<String>> {
-    let description = output::cell(tool, "description");
-    let first = description.lines().next().unwrap_or_default().to_owned();
-    [output::cell(tool, "name"), output::cell(tool, "family"), first].map(Some).into()
+    let (name, family) = (output::cell(tool, "name"), output::cell(tool, "family"));
+    [name, family, purpose(tool)].map(Some).into()
+}
+
+/// The first line of a tool's description, which may be pages long.
+pub(super) fn purpose(tool: &Value) -> String {
+    output::cell(tool, "description").lines().next().unwrap_or_default().to_owned()
 }
 
 fn show(screen: &Screen, tool: &Value) -> Result<()> {

@@ -59,7 +59,7 @@ pub enum HostError {
     #[error("its host does not answer")]
     Wedged,
     #[error("the connection to its host broke: {0}")]
-    Broken(#[source] io::Error),
+    Broken(io::Error),
     #[error("{0}")]
     Refused(String),
 }
@@ -525,6 +525,12 @@ mod tests {
     use tokio::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn broken_connection_names_its_cause_once() {
+        let error = HostError::Broken(io::Error::other("reset"));
+        assert!(std::error::Error::source(&error).is_none(), "{error} has it already");
+    }
 
     /// Serves `requests[n]` requests on connection `n`, one connection after the other. Returns the
     /// idempotency keys by connection.

@@ -27,7 +27,7 @@ const MAX_LINKS: usize = 16;
 pub enum FileError {
     /// The system refused the operation that the verb names.
     #[error("cannot be {0}: {1}")]
-    Io(&'static str, #[source] io::Error),
+    Io(&'static str, io::Error),
     /// A folder, a device or a pipe.
     #[error("is not a file")]
     NotAFile,
@@ -302,4 +302,15 @@ fn make_folders(folder: &Path, scope: InstallScope) -> io::Result<Vec<PathBuf>> 
         sync_names(path.parent());
     }
     Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_operation_names_its_cause_once() {
+        let error = anyhow::Error::from(FileError::Io("read", io::Error::other("no disk")));
+        assert_eq!(format!("{error:#}"), "cannot be read: no disk");
+    }
 }

@@ -290,9 +290,12 @@ pub const MCP_SEEN_RESOLUTION: Duration = Duration::from_mins(1);
 pub const MCP_SESSION_OPEN: Duration = Duration::from_mins(2);
 /// MCP sessions that are cached in memory. A miss reads the table.
 pub const MCP_SESSIONS_CACHED: usize = 4096;
-/// How long a response may take before its head is sent alone. It is also the interval at which
-/// clients poll a task, and the pause before the end of a call is stored again after a failure.
+/// How long a response may take before its head is sent alone.
 pub const MCP_HEAD_DELAY: Duration = Duration::from_secs(1);
+/// The interval at which clients poll a task, in milliseconds.
+pub const MCP_POLL_MS: u64 = 1000;
+/// The pause before the end of a call is stored again after a failure.
+pub const MCP_END_RETRY: Duration = Duration::from_secs(1);
 /// How long a call may take before a client that supports tasks is given one.
 pub const MCP_TASK_AFTER: Duration = Duration::from_secs(5);
 /// How long an MCP client waits for a daemon that is starting.

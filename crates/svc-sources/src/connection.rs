@@ -173,11 +173,12 @@ impl SourceConnection {
         }
     }
 
-    /// Notes that the server gets a request now, or that it refused to take it.
-    pub(super) fn mark_sent(&self, id: u64, is_sent: bool) {
-        if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
-            waiting.is_sent = is_sent;
-        }
+    /// Notes that the server gets a request now, or that it refused to take it. `false` if nobody
+    /// waits for it any more: its caller was told that it is not sent, or has cancelled it.
+    pub(super) fn mark_sent(&self, id: u64, is_sent: bool) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let open = waiting.get_mut(&id);
+        open.map(|open| open.is_sent = is_sent).is_some()
     }
 
     /// The loss of an open request when the connection ends.
@@ -246,7 +247,8 @@ impl SourceConnection {
         let params = if self.is_modern() { modern_params(&params) } else { params };
         let text = request_text(id, method, &params);
         let (traits, trace) = (None, RequestTrace::default());
-        let message = ChildMessage::Request { id, text, is_first: false, traits, trace };
+        let (is_first, is_awaited) = (false, false);
+        let message = ChildMessage::Request { id, text, is_first, is_awaited, traits, trace };
         self.outgoing.try_send(message).ok();
     }
 
@@ -417,7 +419,9 @@ impl OpenRequest {
             request_text(self.id, method, &params)
         };
         let (id, is_first, trace) = (self.id, method == "initialize", self.trace.clone());
-        self.connection.send(ChildMessage::Request { id, text, is_first, traits, trace }).await
+        let is_awaited = true;
+        let message = ChildMessage::Request { id, text, is_first, is_awaited, traits, trace };
+        self.connection.send(message).await
     }
 
     /// Waits for the response, and forwards earlier notifications to the client of the call.
@@ -613,6 +617,24 @@ mod tests {
         for (request, loss) in requests.into_iter().zip(losses) {
             assert_eq!(request.answer_to(None).await.expect_err("is lost"), *loss);
         }
+    }
+
+    #[tokio::test]
+    async fn request_that_nobody_waits_for_is_not_sent() {
+        let (connection, mut messages) = SourceConnection::new(Redactor::default(), None);
+        let [cancelled, told, begun] = [(); 3].map(|()| connection.open(None));
+        let left = cancelled.id;
+        drop(cancelled);
+        assert!(!connection.mark_sent(left, true), "its caller has cancelled it");
+        assert!(connection.mark_sent(begun.id, true));
+        connection.post("tasks/cancel", &json!({ "taskId": "t" }));
+        messages.recv().await.expect("the cancellation");
+        let posted = messages.recv().await.expect("a message");
+        assert!(matches!(posted, ChildMessage::Request { is_awaited: false, .. }), "it is sent");
+        connection.close();
+        assert!(!connection.mark_sent(told.id, true), "its caller was told that it is not sent");
+        let loss = told.answer_to(None).await.expect_err("is lost");
+        assert_eq!(loss, RequestLoss::NotTaken("it ended".to_owned()));
     }
 
     #[tokio::test]

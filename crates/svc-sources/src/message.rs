@@ -251,6 +251,8 @@ pub(super) enum ChildMessage {
         id: u64,
         text: String,
         is_first: bool,
+        /// Whether a caller waits for the response. Else it is sent whatever has become of callers.
+        is_awaited: bool,
         traits: Option<Arc<ToolTraits>>,
         trace: RequestTrace,
     },

@@ -69,7 +69,9 @@ impl Readers {
     /// Publishes commits of other connections on the bus. No other connection writes to a file.
     pub(super) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
         match self {
-            Self::Sqlite(_) => {}
+            Self::Sqlite(_) => {
+                let _ = (bus, version);
+            }
             #[cfg(feature = "postgres")]
             Self::Postgres(readers) => readers.follow(bus, version),
         }

@@ -143,7 +143,7 @@ pub enum ReplyError {
     #[error("{0}")]
     Refused(String),
     #[error("the host's answer cannot be read: {0}")]
-    Unreadable(#[source] serde_json::Error),
+    Unreadable(serde_json::Error),
 }
 
 impl HostReply {
@@ -382,6 +382,12 @@ mod tests {
     use svc_model::agent::{AgentEventBody, AgentOutput};
 
     use super::*;
+
+    #[test]
+    fn unreadable_answer_names_its_cause_once() {
+        let error = ReplyError::Unreadable(serde_json::from_str::<u32>("x").unwrap_err());
+        assert!(std::error::Error::source(&error).is_none(), "{error} has it already");
+    }
 
     #[test]
     fn client_of_the_same_major_version_agrees() {

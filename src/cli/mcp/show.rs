@@ -38,12 +38,7 @@ const LIST: Listing = Listing {
     next: None,
 };
 
-const TOOLS: Listing = Listing {
-    items: "tools",
-    columns: &[Column::text("TOOL", "name"), Column::text("WHAT IT DOES", "description")],
-    empty: "it has no tools, or has not listed them yet: `svc mcp list` shows its state",
-    next: None,
-};
+const TOOLS: &[Column] = &[Column::text("TOOL", ""), Column::text("WHAT IT DOES", "")];
 
 /// The path of a request about servers, with the current folder.
 fn path(route: &str) -> Result<String> {
@@ -131,7 +126,12 @@ pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
     let own = own?;
-    TOOLS.print(context, &json!({ "count": own.len(), "tools": own }))
+    let row = |tool: &Value| vec![Some(output::cell(tool, "name")), Some(tools::purpose(tool))];
+    let rows: Vec<_> = own.iter().map(row).collect();
+    let empty = "it has no tools, or has not listed them yet: `svc mcp list` shows its state";
+    context.print(&json!({ "count": own.len(), "tools": own }), || {
+        output::table(&context.screen, TOOLS, &rows, empty)
+    })
 }
 
 pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {

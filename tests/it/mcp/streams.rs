@@ -5,8 +5,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{
-    Client, LEGACY, SOON, Stream, call_states, finish, given, is_wait_answer, message, modern_body,
-    modern_post, post, request, result, subscribers, tool, wait_for, with_client,
+    Client, LEGACY, Message, SOON, Stream, call_states, finish, given, is_wait_answer, message,
+    modern_body, modern_post, post, request, result, subscribers, tool, wait_for, with_client,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::new_task;
@@ -242,6 +242,22 @@ fn disconnect_cancels_a_stateless_call() {
     let mut all = stream.rest();
     assert!(all.iter().all(|message| message.id.is_none()), "{all:?}");
     is_wait_answer(&all.pop().expect("an answer").json, 2);
+}
+
+#[test]
+fn stream_of_a_stateless_call_ends_with_its_token() {
+    let d = Daemon::start();
+    let before = subscribers(&d);
+    let session = d.session("s-1");
+    let task = new_task(&session);
+    let params = tool("TaskWait", &wait_for(&task));
+    let body = modern_body(1, "tools/call", &params, &json!({}));
+    let mut stream = Stream::open(&modern_post(&session, &body));
+    let token = d.get("/v1/tokens").ok(200)["tokens"][0]["token_id"].clone();
+    d.delete(&format!("/v1/tokens/{}", token.as_str().expect("an id"))).ok(200);
+    let rest = stream.rest();
+    assert!(!rest.iter().any(Message::is_answer), "{rest:?}");
+    eventually(SOON, || subscribers(&d) <= before);
 }
 
 #[test]

@@ -229,7 +229,9 @@ fn revoked_token_gets_no_pending_prompt() {
     let prompt = json!({ "name": "toy__greet", "arguments": { "file": file } });
     let request = json!({ "jsonrpc": "2.0", "id": 5, "method": "prompts/get", "params": prompt });
     let waiting = std::thread::spawn({
-        let request = in_session(&caller, &id, &request);
+        // A stream would end with the token.
+        let request = in_session(&caller, &id, &request).without("Accept");
+        let request = request.header("Accept", "application/json");
         move || body(&request.send())
     });
     until(SOON, || home.user().join("go.begun").exists().then_some(()));

@@ -51,7 +51,10 @@ fn server_changes_need_no_restart() {
     assert_eq!((&list["count"], &list["sources"][0]["name"]), (&json!(1), &json!("toy")));
     let shown = ok(&home, &here, &["get", "toy", "--json"]);
     assert!(shown.contains("\"***\"") && !shown.contains("hush-hush"), "{shown}");
-    assert!(ok(&home, &here, &["tools", "toy"]).contains("toy__odd"));
+    let tools = ok(&home, &here, &["tools", "toy"]);
+    assert!(tools.contains("toy__odd") && tools.contains("Toy say"), "{tools}");
+    assert!(!tools.contains("Its second line."), "{tools}");
+    assert!(ok(&home, &here, &["tools", "toy", "--json"]).contains("Its second line."));
     let said = ok(&home, &here, &["call", "toy", "say", "--arg", "value=hello", "--json"]);
     assert!(said.contains("said"), "{said}");
     until(SOON, || ok(&home, &here, &["logs", "toy"]).contains("hello").then_some(()));

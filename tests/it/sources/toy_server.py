@@ -52,7 +52,7 @@ def declare(name):
         return {"name": name, "inputSchema": {"type": "array"}}
     return {
         "name": name,
-        "description": "Toy " + name + (" word" * 600 if name == "big" else ""),
+        "description": "Toy " + name + {"big": " word" * 600, "say": "\nIts second line."}.get(name, ""),
         "inputSchema": "SCHEMA" if name == "odd" else {"type": "object", "properties": {"value": {"type": "string"}}, "anyOf": [{}]},
         "annotations": {"readOnlyHint": name in ("odd", "raw", "look"), "x-own": 7},
         "_meta": {"own": True},

@@ -89,8 +89,9 @@ impl Admission {
     pub(super) async fn answer(mut self, response: Response) -> Response {
         let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
-        // The response to a call is completed even if the call ended its session.
-        let ends_with_credential = is_stream && (self.is_get || is_endless);
+        // The response to another call is completed even if the call ended its session.
+        let ends_with_token = response.extensions().get::<web::EndsWithToken>().is_some();
+        let ends_with_credential = is_stream && (self.is_get || is_endless || ends_with_token);
         let over = match &self.credential {
             Some(credential) if ends_with_credential => {
                 let access = &self.services.access;

@@ -164,7 +164,12 @@ impl PostedMessages<'_> {
             };
             CallAnswer { message, status: 200, outcome: RequestOutcome::Result }
         };
-        let pending = PendingAnswer { answer: answer.boxed(), messages: None, is_repeatable };
+        let pending = PendingAnswer {
+            answer: answer.boxed(),
+            messages: None,
+            is_repeatable,
+            ends_with_token: true,
+        };
         // The call itself is counted when it ends.
         Ok(pending_response(server, id, pending, forms, None).await)
     }

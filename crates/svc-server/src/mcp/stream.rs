@@ -36,7 +36,7 @@ use super::{
     notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
     server::{McpMetrics, McpSession, RequestMeter},
 };
-use crate::web::{Accept, KeepAliveTimer};
+use crate::web::{Accept, EndsWithToken, KeepAliveTimer};
 
 const JSON: &str = "application/json";
 
@@ -213,6 +213,7 @@ pub(crate) async fn pending_response(
         () = tokio::time::sleep(limits::MCP_HEAD_DELAY) => {}
     }
     let (events, is_repeatable) = (forms.events, pending.is_repeatable);
+    let ends_with_token = pending.ends_with_token;
     let pending = Some(pending);
     let meter = meter.map(|meter| (meter, server.metrics.clone()));
     let source = AnswerSource { id, pending, meter, events, is_repeatable };
@@ -220,7 +221,13 @@ pub(crate) async fn pending_response(
         return McpResponseBody::new(server, Some(JSON_KEEP_ALIVE.to_owned()), source).json();
     }
     let first = first.map_or_else(|| ": at work\n\n".to_owned(), |message| event(&message));
-    McpResponseBody::new(server, Some(first), source).events()
+    let response = McpResponseBody::new(server, Some(first), source).events();
+    if ends_with_token { ending_with_token(response) } else { response }
+}
+
+fn ending_with_token(mut response: Response) -> Response {
+    response.extensions_mut().insert(EndsWithToken);
+    response
 }
 
 struct AnswerSource {
@@ -349,7 +356,9 @@ impl CallLog {
         let first = primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
         let closed = self.session.closed.clone();
         let source = CallLogSource { log: self, retry_given: primed };
-        McpResponseBody { closed, ..McpResponseBody::new(server, first, source) }.events()
+        let body = McpResponseBody { closed, ..McpResponseBody::new(server, first, source) };
+        // Only a slow call is on record, and no such call ends its own session.
+        ending_with_token(body.events())
     }
 
     /// The answer at the end of the stream; `None` if the call was cancelled.

@@ -30,6 +30,10 @@ pub struct GivenRequestId;
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;
 
+/// Marks the stream of a call that cannot end its own session: it ends with its caller's token.
+#[derive(Debug, Clone, Copy)]
+pub struct EndsWithToken;
+
 /// The pattern of the route that responded, for metrics: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteName(&'static str);

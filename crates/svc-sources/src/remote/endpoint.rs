@@ -64,18 +64,15 @@ impl RemoteEndpoint {
     }
 
     /// Sends a request to a URL of the server. A refused credential is renewed once. With `id` it
-    /// is an open request of the connection, whose outcome is known until the server has it.
+    /// is an open request of the connection, whose outcome is known until the server has it, and
+    /// which is not sent once nobody waits for it.
     pub(super) async fn send_to(
         &self,
         url: &Url,
         id: Option<u64>,
         request: &McpRequest,
     ) -> Result<Response, RequestLoss> {
-        let mark_sent = |is_sent| {
-            if let Some(id) = id {
-                self.connection.mark_sent(id, is_sent);
-            }
-        };
+        let mark_sent = |is_sent| id.is_none_or(|id| self.connection.mark_sent(id, is_sent));
         let mut is_renewed = false;
         loop {
             let (headers, credential) = self.headers(request).await?;
@@ -84,7 +81,9 @@ impl RemoteEndpoint {
                 .request(request.method.clone(), url.clone())
                 .headers(headers)
                 .body(request.body.clone());
-            mark_sent(true);
+            if !mark_sent(true) {
+                return Err(self.connection.not_sent());
+            }
             let response = sending.send().await.map_err(|error| self.lost(error))?;
             mark_sent(response.status() != StatusCode::UNAUTHORIZED);
             let challenge = AuthChallenge::from_headers(response.headers());

@@ -96,10 +96,11 @@ impl StreamableTransport {
     async fn pass(self: &Arc<Self>, message: ChildMessage) {
         let this = Arc::clone(self);
         match message {
-            ChildMessage::Request { id, text, is_first, traits, trace } => {
+            ChildMessage::Request { id, text, is_first, is_awaited, traits, trace } => {
                 let cancelled = CancellationToken::new();
                 lock(&self.in_flight).insert(id, cancelled.clone());
-                let request = HttpExchange { id, body: Bytes::from(text), is_first, traits, trace };
+                let body = Bytes::from(text);
+                let request = HttpExchange { id, body, is_first, is_awaited, traits, trace };
                 self.tasks.spawn(async move { this.exchange(request, cancelled).await }.boxed());
             }
             // Later requests wait until the server has it.
@@ -171,7 +172,8 @@ impl StreamableTransport {
             let mut post = mcp_request::post(request.body.clone(), setting(&session, schema));
             add_trace(&mut post.headers, &request.trace);
             let url = &self.endpoint.url;
-            let response = self.endpoint.send_to(url, Some(request.id), &post).await?;
+            let id = request.is_awaited.then_some(request.id);
+            let response = self.endpoint.send_to(url, id, &post).await?;
             let status = response.status();
             if status == StatusCode::NOT_FOUND && session.id.is_some() && !is_reopened {
                 is_reopened = true;
@@ -442,6 +444,7 @@ struct HttpExchange {
     id: u64,
     body: Bytes,
     is_first: bool,
+    is_awaited: bool,
     traits: Option<Arc<ToolTraits>>,
     trace: RequestTrace,
 }

@@ -47,6 +47,8 @@ pub(crate) struct PendingAnswer {
     pub(crate) messages: Option<mpsc::UnboundedReceiver<String>>,
     /// Whether the request may be repeated if the daemon stops before the answer.
     pub(crate) is_repeatable: bool,
+    /// Whether a stream ends with the caller's token: not if the call may end its own session.
+    pub(crate) ends_with_token: bool,
 }
 
 #[derive(Serialize)]
@@ -257,7 +259,7 @@ impl McpTaskView {
             created_at: row.started_at,
             last_updated_at: row.updated_at,
             ttl_ms: None,
-            poll_interval_ms: u64::try_from(limits::MCP_HEAD_DELAY.as_millis()).unwrap_or(u64::MAX),
+            poll_interval_ms: limits::MCP_POLL_MS,
             input_requests: None,
             outcome: None,
         }
@@ -333,7 +335,7 @@ pub(super) async fn end_call(server: &McpServer, id: &CallId, stream: &StreamNam
         tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
         tokio::select! {
             () = server.stop.cancelled() => break,
-            () = tokio::time::sleep(limits::MCP_HEAD_DELAY) => {}
+            () = tokio::time::sleep(limits::MCP_END_RETRY) => {}
         }
     }
     server.running.remove(id);

@@ -98,8 +98,12 @@ impl McpServer {
                 let (id, era) = (&request.id, origin.answer_era());
                 let answer = CallAnswer::from_outcome(id, Err(error.into()), era);
                 let answer = std::future::ready(answer).boxed();
-                let answer = PendingAnswer { answer, messages: None, is_repeatable: true };
-                return Ok(CallReply::Pending(answer));
+                return Ok(CallReply::Pending(PendingAnswer {
+                    answer,
+                    messages: None,
+                    is_repeatable: true,
+                    ends_with_token: false,
+                }));
             }
         };
         if let RequestOrigin::Modern(client) = &origin
@@ -169,6 +173,7 @@ impl McpServer {
         arguments: Map<String, Value>,
     ) -> Result<PendingAnswer, RpcError> {
         let is_repeatable = tool.is_repeatable();
+        let ends_with_token = tool.pace() == Pace::Slow;
         let (sender, messages) = mpsc::unbounded_channel();
         let (sender, messages) = match origin {
             RequestOrigin::Bare => (None, None),
@@ -203,7 +208,7 @@ impl McpServer {
             }
             _ => run.run_tool(tool, arguments).map(|answer| answer.unwrap_or_else(lost)).boxed(),
         };
-        Ok(PendingAnswer { answer, messages, is_repeatable })
+        Ok(PendingAnswer { answer, messages, is_repeatable, ends_with_token })
     }
 }
 

@@ -240,7 +240,7 @@ impl MethodCall<'_> {
             }
         };
         let (answer, messages) = (answer.boxed(), Some(messages));
-        Ok(Some(PendingAnswer { answer, messages, is_repeatable: true }))
+        Ok(Some(PendingAnswer { answer, messages, is_repeatable: true, ends_with_token: true }))
     }
 
     /// The record of a request that asks its client nothing.
