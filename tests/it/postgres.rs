@@ -428,6 +428,8 @@ fn requests_fail_soon_while_the_database_is_away() {
     }
     eventually(Duration::from_secs(10), || d.get("/health").status() == 503);
     assert_eq!(d.get("/health").json()["status"], "degraded");
+    let said = svc(&d.home, &["health"]).stderr;
+    assert!(said.contains("the server of the database does not answer"), "{said}");
     proxy.come_back();
     eventually(Duration::from_secs(20), || d.get("/health").status() == 200);
     eventually(Duration::from_secs(20), || d.get("/v1/peers").status() == 200);

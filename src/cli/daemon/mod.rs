@@ -37,7 +37,7 @@ const DYING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(super) struct HealthAnswer {
-    /// 200 when healthy, 503 while starting or draining.
+    /// 200 when healthy, 503 while starting or draining, and while the database is away.
     pub(super) status: StatusCode,
     /// The body; empty if it does not parse.
     pub(super) document: HealthDocument,
@@ -49,6 +49,7 @@ pub(super) struct HealthAnswer {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct HealthDocument {
+    status: String,
     pub(super) server: String,
     pub(super) version: String,
     pub(super) boot_id: String,
@@ -158,6 +159,14 @@ impl HealthAnswer {
         self.status == StatusCode::OK
     }
 
+    /// What is wrong if the daemon runs without its database.
+    pub(super) fn trouble(&self) -> Option<&'static str> {
+        let is_away = self.document.status == "degraded";
+        is_away.then_some(
+            "the server of the database does not answer; the daemon tries again by itself",
+        )
+    }
+
     /// The content of `daemon.json` from the response: the file may be missing, or be that of an
     /// earlier start.
     fn introduction(&self, context: &Context) -> DaemonFile {
@@ -190,7 +199,8 @@ pub(super) async fn status(context: &Context) -> ExitResult {
     let (mut report, trouble) = if let Some(url) = discovery.fixed() {
         match probe(target.endpoint.clone()).await {
             Ok(health) if health.document.server == "svc" => {
-                (describe(target, url.to_string(), &health).await, None)
+                let trouble = health.trouble().map(str::to_owned);
+                (describe(target, url.to_string(), &health).await, trouble)
             }
             Ok(_) => (Map::new(), Some(format!("the program at {url} is not svc"))),
             Err(error) => (Map::new(), Some(error.to_string())),
@@ -198,7 +208,8 @@ pub(super) async fn status(context: &Context) -> ExitResult {
     } else {
         match find_daemon(context).await {
             DaemonProbe::Running(daemon, health) => {
-                (describe(target, daemon.url, &health).await, None)
+                let trouble = health.trouble().map(str::to_owned);
+                (describe(target, daemon.url, &health).await, trouble)
             }
             DaemonProbe::NotReady(pid) => (Map::new(), Some(not_ready(pid))),
             DaemonProbe::WithoutSocket(daemon) => (Map::new(), Some(no_socket(&daemon))),
@@ -269,7 +280,10 @@ pub(super) async fn health(context: &Context) -> ExitResult {
         Ok(health) if healthy => {
             format!("healthy: svc {} at {}", health.document.version, target.endpoint)
         }
-        Ok(health) => format!("not healthy: {} answered {}", target.endpoint, health.status),
+        Ok(health) => match health.trouble() {
+            Some(trouble) => format!("not healthy: {trouble}"),
+            None => format!("not healthy: {} answered {}", target.endpoint, health.status),
+        },
         Err(error) => error.to_string(),
     };
     if context.json {
@@ -334,5 +348,22 @@ pub(super) async fn daemon_url(context: &Context) -> Result<String> {
             let url = context.paths.socket.display().to_string();
             Err(ClientError::NotRunning { url }.into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemon_without_its_database_is_in_trouble() {
+        let of = |document: Value| HealthAnswer {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            document: serde_json::from_value(document).expect("a document"),
+            pid: None,
+        };
+        let trouble = of(json!({ "status": "degraded", "server": "svc" })).trouble();
+        assert!(trouble.is_some_and(|text| text.contains("the database does not answer")));
+        assert_eq!(of(json!({ "server": "svc" })).trouble(), None);
     }
 }
