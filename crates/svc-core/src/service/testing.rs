@@ -8,10 +8,8 @@ use svc_model::{Caller, Ids};
 use svc_store::testing::TestStore;
 
 use super::{Services, Tokens, Tuning};
-use crate::boxed;
 
 /// A store, and services over it.
-#[boxed]
 pub async fn opened() -> (TestStore, Services) {
     let test = TestStore::open().await;
     let services = services(&test);
