@@ -5,11 +5,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    panic::AssertUnwindSafe,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::future::BoxFuture;
 use svc_model::{Caller, NewEvent, Principal, StreamName, limits};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
@@ -64,6 +63,7 @@ pub(super) trait WriteJob: Send {
 
 pub(super) struct ClosureJob<F, T, E> {
     pub(super) work: Option<F>,
+    /// `None` before the work has ended, and if it panicked.
     pub(super) outcome: Option<Result<T, E>>,
     pub(super) reply: oneshot::Sender<Result<T, E>>,
 }
@@ -77,10 +77,7 @@ where
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
         let work = self.work.take().expect("a job runs once");
         Box::pin(async move {
-            // A panic must not end the writer's thread. The job's rows are rolled back and its
-            // changes in memory are reverted, so no later job sees partial state.
-            let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
-            self.outcome = outcome.ok();
+            self.outcome = Some(work(tx).await);
             matches!(self.outcome, Some(Ok(_)))
         })
     }

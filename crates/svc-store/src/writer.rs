@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use svc_model::{Clock, NewEvent, StreamName, limits};
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
@@ -315,7 +317,10 @@ async fn run_job(
 ) -> Result<()> {
     let mark = tx.mark();
     tx.direct.begin_job(isolation);
-    let keep = job.run(tx).await;
+    // A panic must not end the writer's thread. The job's rows are rolled back and its changes in
+    // memory are reverted, so no later job sees partial state.
+    let ran = AssertUnwindSafe(async { job.run(tx).await }).catch_unwind().await;
+    let keep = ran.unwrap_or(false);
     let settled = tx.direct.end_job(isolation, keep).await;
     if keep {
         done.push(FinishedJob::Run(job));
