@@ -534,6 +534,7 @@ fn a_turn_of_codex_takes_a_message_and_else_its_queue_does() {
     eventually(SOON, || status_of(&d, THREAD) == "waiting");
     let turn = json!({ "threadId": THREAD, "turn": { "id": "t", "status": "inProgress" } });
     codex.order(&json!({ "tell": { "method": "turn/started", "params": turn } }));
+    codex.order(&json!({ "status": [THREAD, { "type": "active", "activeFlags": [] }] }));
     eventually(SOON, || status_of(&d, THREAD) == "busy");
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, THREAD)));
     let send = |text: &str| {

@@ -10,7 +10,7 @@ use crate::service::Result;
 /// A call that waits for an answer. If it is dropped before it has the answer, as its connection
 /// was cut, a message brings the answer.
 #[derive(Debug)]
-pub struct AnswerWait {
+pub struct AnswerWaiter {
     agents: Agents,
     task: TaskId,
     /// Which of the calls that wait for this answer it is: no two have the same end.
@@ -18,13 +18,13 @@ pub struct AnswerWait {
     has_answer: bool,
 }
 
-impl AnswerWait {
+impl AnswerWaiter {
     pub fn note_answer(&mut self) {
         self.has_answer = true;
     }
 }
 
-impl Drop for AnswerWait {
+impl Drop for AnswerWaiter {
     fn drop(&mut self) {
         let wait = (self.task.clone(), self.until);
         self.agents.live.waits().remove(&wait);
@@ -40,9 +40,9 @@ impl Drop for AnswerWait {
 
 impl Agents {
     /// Begins the wait of a call, whose end the row of the work has.
-    pub(super) fn wait_for_answer(&self, task: &TaskId, until: Timestamp) -> AnswerWait {
+    pub(super) fn wait_for_answer(&self, task: &TaskId, until: Timestamp) -> AnswerWaiter {
         self.live.waits().insert((task.clone(), until));
-        AnswerWait { agents: self.clone(), task: task.clone(), until, has_answer: false }
+        AnswerWaiter { agents: self.clone(), task: task.clone(), until, has_answer: false }
     }
 
     fn last_wait(&self, task: &TaskId) -> Option<Timestamp> {

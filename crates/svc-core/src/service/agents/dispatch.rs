@@ -17,7 +17,7 @@ use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, Wr
 use svc_sys::config::ResolvedInstance;
 
 use super::{
-    Agents, AnswerWait,
+    Agents, AnswerWaiter,
     allowance::{StartOverrides, check_depth},
     attended::{attended_for, attended_of_key},
     start::{conversation_of, full, limited},
@@ -83,7 +83,7 @@ pub struct DispatchedTask {
     /// The backend of that instance or session.
     pub backend: String,
     /// The wait of this call for the answer, if it waits.
-    pub wait: Option<AnswerWait>,
+    pub wait: Option<AnswerWaiter>,
 }
 
 /// Whom a dispatch is for: an instance, a live agent or an attended session.

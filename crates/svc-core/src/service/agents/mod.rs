@@ -37,7 +37,7 @@ use tokio::{
 use self::{follow::AgentFollower, queue::AgentQueue};
 use crate::boxed;
 
-pub use answer_wait::AnswerWait;
+pub use answer_wait::AnswerWaiter;
 pub use control::{AgentView, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub(super) use follow::lose_agent;
