@@ -313,6 +313,8 @@ impl WriteQueueSender {
 mod tests {
     use futures_util::future::join_all;
 
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn job() -> WriterJob {
