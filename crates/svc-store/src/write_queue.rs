@@ -311,9 +311,7 @@ impl WriteQueueSender {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
-
-    use futures_util::FutureExt as _;
+    use futures_util::{FutureExt as _, future::join_all};
 
     use super::*;
 
