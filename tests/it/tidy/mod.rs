@@ -405,6 +405,33 @@ fn lint_exceptions_use_expect_and_not_allow() {
     assert!(strays.is_empty(), "use `expect` with a reason:\n{}", strays.join("\n"));
 }
 
+/// The code of a future is generated in each crate that awaits it, with all that it awaits itself,
+/// unless it is boxed: decision 025. The attribute takes no type parameters and no lifetimes
+/// without a name, and a replay of millions of frames allocates nothing for each read.
+#[test]
+fn futures_of_services_and_of_statements_are_boxed() {
+    let (mut boxed, mut strays) = (0, Vec::new());
+    for (file, text) in files(&[src_of("svc-core"), src_of("svc-store")]) {
+        let is_of_rooms = file.contains("/service/") || file.contains("/families/");
+        if !is_of_rooms || file.ends_with("testing.rs") || file.ends_with("frames.rs") {
+            continue;
+        }
+        for (at, _) in text.match_indices("pub async fn ") {
+            let (before, rest) = text.split_at(at);
+            let signature = rest.split('{').next().unwrap_or_default();
+            let name = signature["pub async fn ".len()..].split('(').next().unwrap_or_default();
+            let is_left_out = ["impl ", "'_>"].iter().any(|part| signature.contains(part));
+            if before.trim_end().ends_with("#[boxed]") {
+                boxed += 1;
+            } else if !name.contains('<') && !is_left_out {
+                strays.push(format!("{file}: {name}"));
+            }
+        }
+    }
+    assert!(boxed > 400, "boxed functions are found: {boxed}");
+    assert!(strays.is_empty(), "say `#[boxed]`:\n{}", strays.join("\n"));
+}
+
 /// A search for a type's name must find one type.
 #[test]
 fn no_two_types_share_a_name() {

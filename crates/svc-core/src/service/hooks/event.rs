@@ -120,6 +120,7 @@ impl Hooks {
 impl Hooks {
     /// Takes back what the reply to an event gave to the session that a client's process calls
     /// `client_id`.
+    #[boxed]
     pub async fn take_back_unprinted(
         &self,
         client_id: &str,
