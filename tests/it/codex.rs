@@ -88,14 +88,14 @@ impl AppServer {
         if let Some(at) = told.iter().position(|line| line.get(name).is_some()) {
             return told.remove(at)[name].clone();
         }
-        loop {
-            let line = self.running.line().expect("a line before its end");
-            let line: Value = serde_json::from_str(&line).expect("JSON");
-            if let Some(value) = line.get(name) {
-                return value.clone();
+        self.running.find(|line| {
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            let value = line.get(name).cloned();
+            if value.is_none() {
+                told.push(line);
             }
-            told.push(line);
-        }
+            value
+        })
     }
 
     #[track_caller]

@@ -593,6 +593,20 @@ impl Running {
         self.line_before(Instant::now() + COMMAND_WITHIN + STALL)
     }
 
+    /// What is found in one of the next lines of its standard output. The bound is for all of them:
+    /// other lines may come for ever.
+    #[track_caller]
+    pub(crate) fn find<T>(&self, mut find: impl FnMut(&str) -> Option<T>) -> T {
+        let end = Instant::now() + COMMAND_WITHIN + STALL;
+        loop {
+            let line = self.line_before(end).expect("a line before its end");
+            if let Some(found) = find(&line) {
+                return found;
+            }
+            assert!(Instant::now() < end, "only other lines; the last: {line}");
+        }
+    }
+
     #[track_caller]
     fn line_before(&self, end: Instant) -> Option<String> {
         let lines = self.lines.lock().expect("no holder panics");

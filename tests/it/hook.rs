@@ -212,6 +212,23 @@ fn keep_three_calls(d: &Daemon) {
     });
 }
 
+/// The notes in it are read before the event is sent, and the deadline may come meanwhile.
+#[test]
+fn event_is_kept_however_long_the_spool_is() {
+    let home = Home::new();
+    let notes = "{\"id\":\"1\",\"unprinted\":\"another\"}\n".repeat(70_000);
+    for file in ["hooks.spool", "hooks.spool.taken"] {
+        home.write(file, &notes);
+    }
+    let payload = claude("s", "PreToolUse", &using("t")).to_string();
+    // A hook on a busy machine may reach its deadline before it has read its payload.
+    eventually(SOON, || {
+        let ran = hook_with(&home, &["hook", "claude"], payload.as_bytes(), 150);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+        String::from_utf8_lossy(&home.read("hooks.spool")).contains("\"session_id\":\"s\"")
+    });
+}
+
 /// A daemon that does not respond costs the deadline and no more, and still gets the event: once.
 #[test]
 fn hanging_daemon_costs_one_deadline_and_loses_nothing() {

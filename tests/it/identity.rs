@@ -174,13 +174,10 @@ impl FakeClient {
 
     #[track_caller]
     pub(crate) fn answer(&mut self, id: u32) -> Value {
-        loop {
-            let line = self.running.line().expect("an answer before the end");
-            let message: Value = serde_json::from_str(&line).expect("JSON");
-            if message["id"] == id {
-                return message;
-            }
-        }
+        self.running.find(|line| {
+            let message: Value = serde_json::from_str(line).expect("JSON");
+            (message["id"] == id).then_some(message)
+        })
     }
 
     /// The answer to a call of a tool.

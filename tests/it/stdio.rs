@@ -287,13 +287,13 @@ impl Bridge {
                 return answer;
             }
         }
-        loop {
-            let line = self.running.line().expect("an answer before the end");
-            if let Some(answer) = is_it(&line) {
-                return answer;
+        self.running.find(|line| {
+            let answer = is_it(line);
+            if answer.is_none() {
+                self.ahead.push(line.to_owned());
             }
-            self.ahead.push(line);
-        }
+            answer
+        })
     }
 
     /// The handshake of an older client.

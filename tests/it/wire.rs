@@ -486,11 +486,16 @@ impl Sse {
 
     /// The next event, skipping `retry` and comments.
     pub(crate) fn try_event(&mut self) -> io::Result<Option<Event>> {
+        let end = Instant::now() + MAX_WAIT * 3;
         loop {
             let Some(block) = self.block()? else {
                 return Ok(None);
             };
             if block.data.is_empty() {
+                // Comments keep a stream from being silent, and would keep a test from ending.
+                if Instant::now() > end {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing but comments"));
+                }
                 continue;
             }
             let [data] = block.data.as_slice() else {
@@ -514,6 +519,7 @@ impl Sse {
     /// The next message of an MCP stream, skipping priming events.
     #[track_caller]
     pub(crate) fn message(&mut self) -> Value {
+        let end = Instant::now() + MAX_WAIT * 3;
         loop {
             let block =
                 self.block().expect("the stream goes on").expect("a message before its end");
@@ -521,6 +527,7 @@ impl Sse {
             if !data.is_empty() {
                 return serde_json::from_str(&data).expect("data is JSON");
             }
+            assert!(Instant::now() < end, "nothing but comments");
         }
     }
 

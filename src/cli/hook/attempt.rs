@@ -154,14 +154,20 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
     let waits = starts && !is_start && job.again.is_none();
     let cold_wait = if waits { delivery::wait_for_daemon(&job.context, job.format) } else { None };
     let process = process_list::client_of_this();
-    let (arguments, event) = arguments(job, process.as_ref(), event_name.as_deref(), &payload);
+    let (mut arguments, event) = arguments(job, process.as_ref(), event_name.as_deref(), &payload);
     let process = process.map_or_else(std::process::id, |process| process.pid);
+    let session = event.session.clone();
     {
         let mut state = lock(state);
         state.begins = begins.then(|| event.session.clone());
         state.event = Some(event);
         state.event_name.clone_from(&event_name);
         state.cold_wait = cold_wait;
+    }
+    // The spool may be long, and an event that is not known at the deadline is lost.
+    let unprinted = delivery::unprinted(&job.context.paths.home, &session);
+    if !unprinted.is_empty() {
+        arguments["lost"] = json!(unprinted);
     }
     let note = |not_sent| {
         let receipt = if not_sent { Receipt::NotReceived } else { Receipt::Unknown };
@@ -228,10 +234,6 @@ fn arguments(
     if job.again.is_some() {
         // A repeat carries the event's time: the daemon does not answer it, and nothing is printed.
         arguments.clone_from(&dated);
-    }
-    let unprinted = delivery::unprinted(&job.context.paths.home, &session);
-    if !unprinted.is_empty() {
-        arguments["lost"] = json!(unprinted);
     }
     // By a later delivery the process may be gone, and the socket does not identify it then.
     dated[SPOOLED_PROCESS] = json!(process);

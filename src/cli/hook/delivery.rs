@@ -188,8 +188,10 @@ pub(super) fn note_unprinted(
 /// The ids of a session's events whose answers were not printed, the latest first.
 pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     let lines = HookSpool::in_home(home).latest().unwrap_or_default();
-    // Most lines are events, and long.
-    let notes = lines.iter().rev().filter(|line| line.contains(SPOOLED_UNPRINTED));
+    // Most lines are events, and long, and a hook has no time to parse those of other sessions. Its
+    // own may have the same text within their payload.
+    let note = format!("\"{SPOOLED_UNPRINTED}\":{}", json!(session));
+    let notes = lines.iter().rev().filter(|line| line.contains(&note));
     let noted = notes.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let own = noted.filter(|event| event[SPOOLED_UNPRINTED] == session);
     own.filter_map(|event| Some(event["id"].as_str()?.to_owned()))
@@ -204,4 +206,28 @@ pub(super) fn start_daemon(context: &Context) -> anyhow::Result<Option<Child>> {
         return Ok(None);
     }
     daemon::start_unattended(context).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_notes_of_the_session_itself_are_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (own, other) = ("s \"1\" \\é", "s");
+        let log = HookLog::in_home(Some(folder.path()));
+        let payload = json!({ SPOOLED_UNPRINTED: own });
+        for line in [
+            json!({ "id": "first", "payload": {}, SPOOLED_UNPRINTED: own }),
+            json!({ "id": "foreign", SPOOLED_UNPRINTED: other }),
+            json!({ "id": "event", "payload": payload }),
+            json!({ "id": "quoted", "payload": payload, SPOOLED_UNPRINTED: other }),
+            json!({ "id": "last", SPOOLED_UNPRINTED: own, SPOOLED_PROCESS: null }),
+        ] {
+            keep(folder.path(), &line, &log);
+        }
+        assert_eq!(unprinted(folder.path(), own), ["last", "first"]);
+        assert_eq!(unprinted(folder.path(), other), ["quoted", "foreign"]);
+    }
 }

@@ -33,6 +33,8 @@ const BOTH: &str = "application/json, text/event-stream";
 const SOON: Duration = Duration::from_secs(15);
 /// How long to wait for what must not come.
 const SILENCE: Duration = Duration::from_millis(250);
+/// How long messages other than the wanted one may come: a call at work reports progress for ever.
+const MESSAGES_WITHIN: Duration = Duration::from_mins(3);
 
 /// A JSON-RPC request.
 fn request(id: impl Into<Value>, method: &str, params: &Value) -> Value {
@@ -366,9 +368,10 @@ impl Stream {
     /// All messages up to a clean end.
     #[track_caller]
     fn rest(&mut self) -> Vec<Message> {
-        let mut messages = Vec::new();
+        let (mut messages, end) = (Vec::new(), Instant::now() + MESSAGES_WITHIN);
         while let Some(message) = self.try_next().expect("a clean end") {
             messages.push(message);
+            assert!(Instant::now() < end, "it goes on: {messages:?}");
         }
         messages
     }
@@ -384,11 +387,13 @@ impl Stream {
     /// The next notification of this kind, skipping others.
     #[track_caller]
     fn news(&mut self, method: &str) -> Message {
+        let end = Instant::now() + MESSAGES_WITHIN;
         loop {
             let next = self.next();
             if next.method() == method {
                 return next;
             }
+            assert!(Instant::now() < end, "only others; the last: {next:?}");
         }
     }
 

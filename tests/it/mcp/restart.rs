@@ -85,8 +85,11 @@ fn call_deadline_counts_from_its_first_start() {
     let task = new_task(&d);
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
+    let began = "select started_at from mcp_call";
+    let first = d.home.value(began);
     d.kill_and_restart();
     assert_eq!(call_states(&d), ["working"], "its time is not over");
+    assert_eq!(d.home.value(began), first);
     d.kill9();
     // As if it had begun ten minutes ago, which is its deadline.
     assert_eq!(d.home.change("update mcp_call set started_at = started_at - 600000"), 1);
