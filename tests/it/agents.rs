@@ -609,6 +609,38 @@ fn answer_of_a_call_that_was_cut_comes_as_a_message() {
     assert!(inbox.to_string().contains(&task), "{inbox}");
 }
 
+/// The end of the work is the first thing that the next daemon learns of the agent.
+#[test]
+fn answer_that_came_while_the_daemon_was_away_comes_as_a_message() {
+    let home = Home::new();
+    let (gate, end) = (home.user().join("gate"), home.user().join("end"));
+    let program = format!(
+        "read line; while ! test -e {}; do sleep 0.05; done; echo the answer; touch {}",
+        gate.display(),
+        end.display()
+    );
+    let command = json!(["sh", "-c", program]);
+    home.write(
+        "config.toml",
+        &format!("[agents.gated]\nbackend = \"exec\"\ncommand = {command}\n"),
+    );
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
+    let work = json!({ "agent": "gated", "prompt": "go", "async": false });
+    let call = begin_call(&asker, &work);
+    let taken = "select count(*) from assignment where taken_at is not null and waits_until > 0";
+    eventually(BOUND, || d.home.value(taken) == 1);
+    d.kill9();
+    std::fs::write(&gate, "").expect("a gate");
+    eventually(BOUND, || end.exists());
+    d.restart();
+    eventually(BOUND, || {
+        let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
+        inbox.to_string().contains("the answer")
+    });
+    drop(call);
+}
+
 #[test]
 fn waiting_for_an_agent_whose_work_waits_is_refused() {
     let d = world();

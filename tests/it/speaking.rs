@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agents::{ended, with_config};
 use crate::daemon::{Daemon, Running, eventually, hook_payload, svc, until};
-use crate::expect::{peer_of, text};
+use crate::expect::{peer_of, register, text};
 use crate::wire::{Caller, tool_call};
 
 const BOUND: Duration = Duration::from_mins(1);
@@ -128,6 +128,31 @@ fn send_to_an_attended_session_prints_its_reply() {
         let ran = sending.wait(BOUND);
         assert!(ran.ok().contains(&words), "{ran:?}");
     }
+}
+
+#[test]
+fn work_goes_to_who_is_called_so_before_who_was_started_as_that() {
+    let d = with_config(CONFIG);
+    home_start(&d, "echo", "worker");
+    is_in(&d, "agent:echo:worker", "idle");
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let own = text(&peer(&d, "s-1"), "peer_id");
+    register(
+        &d,
+        &json!({ "display_name": "worker", "backend": "claude-code", "session_id": "s-1" }),
+    );
+    let sent = |prompt: &str| {
+        svc(&d.home, &["send", "--async", "worker", prompt]).ok();
+        let inbox = format!("/v1/peers/{own}/messages?peek=true");
+        eventually(BOUND, || {
+            let waiting = d.get(&inbox).ok(200);
+            waiting["messages"].as_array().expect("a list").iter().any(|it| it["text"] == *prompt)
+        });
+    };
+    sent("while it lives");
+    svc(&d.home, &["agent", "stop", "agent:echo:worker"]).ok();
+    ended(&d, "agent:echo:worker");
+    sent("after its end");
 }
 
 #[test]

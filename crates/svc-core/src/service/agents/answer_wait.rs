@@ -1,7 +1,7 @@
 //! Calls that wait for the answer to work, and the end of such a wait without the answer.
 
 use svc_model::{TaskId, Timestamp};
-use svc_store::job;
+use svc_store::{AssignmentState, job};
 use tokio::runtime::Handle;
 
 use super::Agents;
@@ -64,5 +64,26 @@ impl Agents {
             Ok(())
         }));
         write.await
+    }
+
+    /// Calls that waited for an answer ended with the process that had them. Where several machines
+    /// share the database, nobody knows whose call a wait is, and it lasts until its end.
+    pub(super) async fn end_former_waits(&self) -> Result<()> {
+        if !self.core.machine_names().await?.is_empty() {
+            return Ok(());
+        }
+        for state in [
+            AssignmentState::Queued,
+            AssignmentState::Starting,
+            AssignmentState::Sent,
+            AssignmentState::Running,
+        ] {
+            for work in self.core.store.assignments().in_state(state).await? {
+                if let (Some(task), Some(until)) = (work.task_id, work.waits_until) {
+                    self.stop_waiting(task, until).await?;
+                }
+            }
+        }
+        Ok(())
     }
 }

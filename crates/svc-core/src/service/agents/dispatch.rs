@@ -305,6 +305,14 @@ impl<'a> DispatchInput<'a> {
             }
             found => found?,
         };
+        let key_of_start = format!("agent:{}:{}", row.info.instance, named.to_ascii_lowercase());
+        if row.info.session_key == key_of_start {
+            // A participant may be called what the agent was started as, and comes first.
+            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
+            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
+                return self.named_target(named).await;
+            }
+        }
         self.hosted_target(named, row)
     }
 

@@ -57,6 +57,11 @@ impl Agents {
             slot.take()
         };
         let Some(mut starts) = receiver else { return };
+        // First, as a follower may store the end of work at once: the message about the end would
+        // be held for a call that waits no more.
+        if let Err(error) = agents.end_former_waits().await {
+            error.report("cannot note that calls of an earlier process wait no more");
+        }
         let mut followers = JoinSet::new();
         let mut followed: HashSet<AgentId> = HashSet::new();
         match agents.core.store.agents().live().await {

@@ -67,9 +67,6 @@ impl AgentQueue {
     }
 
     pub(super) async fn run(self) {
-        if let Err(error) = self.end_former_waits().await {
-            error.report("cannot note that calls of an earlier process wait no more");
-        }
         loop {
             if let Err(error) = self.look().await {
                 error.report("cannot give work to agents");
@@ -78,28 +75,6 @@ impl AgentQueue {
             // Most of the time the queue is empty, and a notification ends this wait.
             let _ = timeout(LOOK_EVERY, self.agents.core.work.notified()).await;
         }
-    }
-
-    /// Calls that waited for an answer ended with the process that had them. Where several machines
-    /// share the database, nobody knows whose call a wait is, and it lasts until its end.
-    async fn end_former_waits(&self) -> Result<()> {
-        let core = &self.agents.core;
-        if !core.machine_names().await?.is_empty() {
-            return Ok(());
-        }
-        for state in [
-            AssignmentState::Queued,
-            AssignmentState::Starting,
-            AssignmentState::Sent,
-            AssignmentState::Running,
-        ] {
-            for work in core.store.assignments().in_state(state).await? {
-                if let (Some(task), Some(until)) = (work.task_id, work.waits_until) {
-                    self.agents.stop_waiting(task, until).await?;
-                }
-            }
-        }
-        Ok(())
     }
 
     async fn look(&self) -> Result<()> {

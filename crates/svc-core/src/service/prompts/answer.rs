@@ -72,11 +72,16 @@ impl Prompts {
             hold.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
         let held = HeldPrompt { prompts: self.clone(), hold: Some(hold) };
         let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
-        if let (AttendedPrompts::Answer, true, Some(asked)) =
-            (self.attended, row.options.is_empty(), asked)
-        {
+        if let (AttendedPrompts::Answer, Some(asked)) = (self.attended, asked) {
             let id = row.request_id;
-            let again = self.core.store.write(job!(|tx| take_up(tx, &id, &asked, true).await));
+            let again = self.core.store.write(job!(|tx| {
+                // Read again: a job that found no holder may have removed the options since.
+                let now = tx.requests().get(&id).await?;
+                if now.is_some_and(|row| row.options.is_empty()) {
+                    take_up(tx, &id, &asked, true).await?;
+                }
+                Ok::<_, Error>(())
+            }));
             again.await?;
         }
         Ok(held)

@@ -456,7 +456,8 @@ fn dialog_words(record: &ClientRecord, told: Option<&WaitingFor>) -> (RequestKin
 
 #[cfg(test)]
 mod tests {
-    use svc_model::agent::RequestOption;
+    use svc_model::{Caller, agent::RequestOption, hook::OpencodePrompt};
+    use tokio::{sync::oneshot, time::timeout};
 
     use super::*;
     use crate::service::testing::opened;
@@ -494,6 +495,44 @@ mod tests {
         assert!(!withdrawn().await);
         drop(hold);
         assert!(withdrawn().await);
+    }
+
+    /// The job that removes the options has found no holder, and is not committed yet.
+    #[tokio::test]
+    async fn a_prompt_that_is_held_while_its_options_are_removed_is_offered_again() {
+        let (test, services) = opened().await;
+        let (id, opened_at) = (AgentRequestId::from("req_again".to_owned()), services.now());
+        let properties = json!({ "id": "per_1", "permission": "bash", "patterns": ["touch made"] });
+        let asked = OpencodePrompt::read(&properties).map(ClientPrompt::Opencode);
+        let kept = KeptPrompt { asked, calls: OpenCalls::default(), shown_at: None };
+        let row = RequestRow { prompt: Some(json!(kept)), ..offered(id.clone(), opened_at) };
+        let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
+        insert.await.unwrap();
+        let (removed, is_removed) = oneshot::channel();
+        let (commit, may_commit) = oneshot::channel();
+        let request = id.clone();
+        let removing = test.store.write(job!(|tx| {
+            tx.requests().withdraw_options(&request).await?;
+            removed.send(()).unwrap();
+            may_commit.await.unwrap();
+            Ok::<_, StoreError>(())
+        }));
+        let prompts = &services.prompts;
+        let holding = async {
+            is_removed.await.unwrap();
+            prompts.hold(&Caller::Operator, id.as_str()).await.unwrap()
+        };
+        let committing = async {
+            while !prompts.held.is_held(&id) {
+                tokio::task::yield_now().await;
+            }
+            commit.send(()).unwrap();
+        };
+        let all = async { tokio::join!(removing, holding, committing) };
+        let (removed, _held, ()) = timeout(Duration::from_mins(1), all).await.unwrap();
+        removed.unwrap();
+        let row = test.store.requests().get(&id).await.unwrap().unwrap();
+        assert!(!row.options.is_empty());
     }
 
     #[tokio::test]
