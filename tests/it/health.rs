@@ -386,20 +386,20 @@ fn open_connection_gets_503_during_shutdown() {
 /// An error if a connection was cut.
 #[track_caller]
 fn refuses_while_it_drains(d: &Daemon) -> io::Result<()> {
-    let caller = d.with_token(&d.home.token().unwrap());
+    let caller = d.with_token(&d.home.token().expect("a token"));
     let open = |request: Request| {
-        let mut conn = Conn::open(caller.addr).unwrap();
-        conn.write(&request.without("Connection").bytes()).unwrap();
+        let mut conn = Conn::open(caller.addr).expect("a connection");
+        conn.write(&request.without("Connection").bytes()).expect("it writes");
         conn
     };
     let mut idle = open(caller.request("GET", "/health"));
-    idle.reply().unwrap().ok(200);
+    idle.reply().expect("a reply").ok(200);
     // Half a body keeps its request under way.
     let body = json!({ "title": "the last one" });
     let whole = caller.request("POST", "/v1/tasks").json(&body).bytes();
     let (first, rest) = whole.split_at(whole.len() - 4);
-    let mut half = Conn::open(caller.addr).unwrap();
-    half.write(first).unwrap();
+    let mut half = Conn::open(caller.addr).expect("a connection");
+    half.write(first).expect("it writes");
     caller.get("/v1/health").ok(200);
     d.signal(Signal::TERM);
     let health = caller.request("GET", "/health").without("Connection").bytes();
