@@ -407,7 +407,8 @@ fn lint_exceptions_use_expect_and_not_allow() {
 
 /// The code of a future is generated in each crate that awaits it, with all that it awaits itself,
 /// unless it is boxed: decision 025. The attribute takes no type parameters and no lifetimes
-/// without a name, and a replay of millions of frames allocates nothing for each read.
+/// without a name. A replay of millions of frames allocates nothing for each read, and the memory of
+/// a subscriber is that of the future in which it waits.
 #[test]
 fn futures_of_services_and_of_statements_are_boxed() {
     let (mut boxed, mut strays) = (0, Vec::new());
@@ -420,7 +421,8 @@ fn futures_of_services_and_of_statements_are_boxed() {
             let (before, rest) = text.split_at(at);
             let signature = rest.split('{').next().unwrap_or_default();
             let name = signature["pub async fn ".len()..].split('(').next().unwrap_or_default();
-            let is_left_out = ["impl ", "'_>"].iter().any(|part| signature.contains(part));
+            let is_left_out = ["impl ", "'_>"].iter().any(|part| signature.contains(part))
+                || file.contains("/service/log/") && signature.contains("&mut self");
             if before.trim_end().ends_with("#[boxed]") {
                 boxed += 1;
             } else if !name.contains('<') && !is_left_out {

@@ -174,7 +174,6 @@ impl Log {
 
 impl StreamFollower {
     /// Waits for the next events; `None` at the end of a closed stream. Cancel safe.
-    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Vec<Event>>> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
@@ -294,7 +293,6 @@ impl StreamChanges {
         self.cursor
     }
 
-    #[boxed]
     pub async fn wait(&mut self) {
         self.listener.wait(self.cursor).await;
     }

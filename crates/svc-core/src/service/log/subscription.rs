@@ -164,7 +164,6 @@ impl Subscription {
 
     /// Waits for the next chunk; `None` at the end of a closed stream, and when the stream becomes
     /// unreadable for this subscriber. Cancel safe.
-    #[boxed]
     pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>> {
         if let Some(gap) = self.gap.take() {
             return Ok(Some(SubscriptionChunk::Gap(gap)));
