@@ -216,8 +216,9 @@ impl<'a> From<&'a mut ReaderConnection> for ReadSource<'a> {
     }
 }
 
-/// A query whose text sqlx has checked at compile time, and the values of its parameters. The rows
-/// of either engine are read like those of write jobs, so the code that runs a query exists once.
+/// A query whose text sqlx has checked at compile time, and the values of its parameters. The
+/// program has the code that runs a query once: rows of SQLite and of PostgreSQL are read by
+/// [`DirectRow`], as the rows of write jobs are.
 pub(super) struct ReadQuery<T> {
     sql: &'static str,
     values: Vec<Parameter<'static>>,

@@ -320,8 +320,8 @@ impl AgentReads<'_> {
     }
 
     /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
-    /// is `agent:<text>` or `agent:<text>:main`; else those that were started with this name. Live
-    /// ones first, then the latest.
+    /// is `agent:<text>` or `agent:<text>:main`. If there are none, agents that were started with
+    /// the name `text`. Live agents come first, then the latest.
     #[boxed]
     pub async fn named(&self, text: &str) -> Result<Vec<AgentRow>> {
         if text.is_empty() {

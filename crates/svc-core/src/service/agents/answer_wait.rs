@@ -13,7 +13,7 @@ use crate::service::Result;
 pub struct AnswerWaiter {
     agents: Agents,
     task: TaskId,
-    /// Which of the calls that wait for this answer it is: no two have the same end.
+    /// When the wait ends. It identifies the call: no two waits for one answer end alike.
     until: Timestamp,
     has_answer: bool,
 }
@@ -39,7 +39,7 @@ impl Drop for AnswerWaiter {
 }
 
 impl Agents {
-    /// Begins the wait of a call, whose end the row of the work has.
+    /// Begins the wait of a call until `until`, which is also in the assignment's row.
     pub(super) fn wait_for_answer(&self, task: &TaskId, until: Timestamp) -> AnswerWaiter {
         self.live.waits().insert((task.clone(), until));
         AnswerWaiter { agents: self.clone(), task: task.clone(), until, has_answer: false }
@@ -50,8 +50,8 @@ impl Agents {
         waits.iter().filter(|(waited, _)| waited == task).map(|(_, until)| *until).max()
     }
 
-    /// Notes that the call which waited until `until` waits no more. If a later call waits, the
-    /// row has the end of that wait, and stays as it is. An earlier call may still wait.
+    /// Ends the wait of the call that waited until `until`. If a later call waits, the assignment's
+    /// row has the end of that later wait and stays unchanged. An earlier call may still wait.
     /// Every call of this process that waits is known before its row is committed.
     pub(super) async fn stop_waiting(&self, task: TaskId, until: Timestamp) -> Result<()> {
         let agents = self.clone();

@@ -394,8 +394,8 @@ impl Agents {
     }
 
     /// The agent whose id begins with `named`, or whose session key is `agent:<named>` or
-    /// `agent:<named>:main`, else that was started with this name: the only live one, else the only
-    /// one of all.
+    /// `agent:<named>:main`, else that was started with this name. Of several agents the only live
+    /// agent is meant.
     async fn find_named(
         &self,
         named: &str,

@@ -465,8 +465,8 @@ impl DispatchRows {
     }
 }
 
-/// Lets a repeat of a call wait for open work. The end of its wait differs from that of every
-/// earlier call: when one of these ends, this one still waits.
+/// Lets a repeat of a call wait for open work. Each call's wait has an end of its own, so the
+/// repeat waits on when an earlier call is cut.
 async fn wait_again(
     tx: &mut WriteTx,
     known: &mut AssignmentRow,

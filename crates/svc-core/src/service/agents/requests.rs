@@ -99,8 +99,8 @@ impl Agents {
         answered.map_err(|error| error.of_repeatable(true))
     }
 
-    /// Who answers, for the record: the key of the caller's session. The holder of a token is its
-    /// principal, whose name may be any word, also one that stands for something else there.
+    /// Who answers, for the record: the key of the caller's session. The holder of a token is on
+    /// record as `session:NAME`: the name alone may be any word, such as `terminal`.
     async fn answerer(&self, caller: &Caller) -> Result<String> {
         let principal = caller.principal();
         let Some(key) = caller.session() else { return Ok(principal.to_string()) };

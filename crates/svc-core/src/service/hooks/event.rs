@@ -721,7 +721,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Both processes see that the session id is free before one of the processes takes the id.
+    /// Both processes see that the session id is free, and then one process takes the id.
     #[tokio::test]
     async fn two_processes_that_begin_one_id_at_once_have_a_session_each() {
         let test = TestStore::open().await;

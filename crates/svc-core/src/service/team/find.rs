@@ -136,8 +136,8 @@ pub(in crate::service) async fn find_peer(
 }
 
 /// The peers of the agents whose id begins with `text`, or whose session key is `agent:<text>` or
-/// `agent:<text>:main`, else that were started with this name: those of the live agents, else that
-/// of the agent that ended last.
+/// `agent:<text>:main`, else that were started with this name. Peers of live agents; if there are
+/// none, the peer of the agent that ended last.
 async fn peers_of_agents(
     store: &Store,
     caller: &Caller,
