@@ -109,6 +109,4 @@
 pub mod service;
 pub mod tools;
 
-/// Boxes the future of an async function. The code of a future is generated in each crate that
-/// awaits it, with all that it awaits itself, unless it is boxed.
-use async_recursion::async_recursion as boxed;
+use svc_store::boxed;

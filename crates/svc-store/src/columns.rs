@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
-use rusqlite::types::{ToSql, ToSqlOutput, Value};
+use rusqlite::types::{ToSql, ToSqlOutput, Type, Value, ValueRef};
 use serde::{Serialize, de::DeserializeOwned};
+use sqlx::{Column as _, Row, error::BoxDynError};
 use svc_model::{StreamVisibility, column, column_words};
 
 use crate::{
@@ -29,6 +30,38 @@ pub(crate) trait DirectRow: Sized {
 pub(crate) trait Columns {
     /// The next column, which must be the column of `field`.
     fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T>;
+}
+
+/// A row of sqlx, whose columns are read in SQLite's kinds of values.
+pub(crate) trait RawRow: Row {
+    fn raw_value(&self, at: usize) -> Result<ValueRef<'_>, BoxDynError>;
+}
+
+struct RawColumns<'a, R> {
+    row: &'a R,
+    next: usize,
+}
+
+impl<R: RawRow> Columns for RawColumns<'_, R> {
+    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
+        let at = self.next;
+        self.next += 1;
+        debug_assert!(
+            self.row.columns().get(at).is_some_and(|column| is_column_of(column.name(), field)),
+            "column {at} is not {field}"
+        );
+        column(self.row, at)
+    }
+}
+
+pub(crate) fn read_row<T: DirectRow>(row: &impl RawRow) -> rusqlite::Result<T> {
+    T::read(&mut RawColumns { row, next: 0 })
+}
+
+pub(crate) fn column<T: FromSql>(row: &impl RawRow, at: usize) -> rusqlite::Result<T> {
+    let failed = |kind, error| rusqlite::Error::FromSqlConversionFailure(at, kind, error);
+    let value = row.raw_value(at).map_err(|error| failed(Type::Null, error))?;
+    T::column_result(value).map_err(|error| failed(value.data_type(), error.into()))
 }
 
 /// Whether a column is named like a field. The name may carry sqlx's type override as a suffix.

@@ -57,7 +57,7 @@ macro_rules! job {
 
 /// Boxes the future of an async function. The code of a future is generated in each crate that
 /// awaits it, with all that it awaits itself, unless it is boxed.
-use async_recursion::async_recursion as boxed;
+pub use async_recursion::async_recursion as boxed;
 
 mod bus;
 mod columns;

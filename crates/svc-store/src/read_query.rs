@@ -8,11 +8,10 @@
 use std::{pin::pin, sync::Arc};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use rusqlite::types::{FromSql, FromSqlError, ToSqlOutput, Type, Value, ValueRef};
+use rusqlite::types::{FromSql, ToSqlOutput, Value, ValueRef};
 use serde::Serialize;
 use sqlx::{
-    Column as _, Decode, Row as _, Sqlite, SqliteConnection, SqlitePool, TypeInfo as _,
-    ValueRef as _,
+    Decode, Row as _, Sqlite, SqliteConnection, SqlitePool, TypeInfo as _, ValueRef as _,
     error::BoxDynError,
     pool::PoolConnection,
     query::{Query, QueryScalar},
@@ -23,12 +22,12 @@ use svc_model::json_bytes;
 use crate::{
     Bus, PageSize, Result, RowPage,
     bus::Version,
-    columns::{Columns, DirectRow, Parameter, is_column_of},
+    columns::{DirectRow, Parameter, RawRow, column, read_row},
     sqlite::row_readers::{FrameReaders, RowReaders},
 };
 
 #[cfg(feature = "postgres")]
-use crate::postgres::{PgReaders, PgRow, pg_column, read_pg_row};
+use crate::postgres::{PgReaders, PgRow};
 #[cfg(feature = "postgres")]
 use futures_util::stream;
 
@@ -234,9 +233,9 @@ enum EngineRow {
 impl<T: DirectRow> ReadQuery<T> {
     pub(super) fn rows(sql: &'static str, values: Vec<Parameter<'static>>) -> Self {
         let read = |row: &EngineRow| match row {
-            EngineRow::Sqlite(row) => T::read(&mut SqliteColumns { row, next: 0 }),
+            EngineRow::Sqlite(row) => read_row(row),
             #[cfg(feature = "postgres")]
-            EngineRow::Postgres(row) => read_pg_row(row),
+            EngineRow::Postgres(row) => read_row(row),
         };
         Self { sql, values, read }
     }
@@ -250,9 +249,9 @@ impl<T: FromSql> ReadQuery<T> {
         values: Vec<Parameter<'static>>,
     ) -> Self {
         let read = |row: &EngineRow| match row {
-            EngineRow::Sqlite(row) => sqlite_column(row, 0),
+            EngineRow::Sqlite(row) => column(row, 0),
             #[cfg(feature = "postgres")]
-            EngineRow::Postgres(row) => pg_column(row, 0),
+            EngineRow::Postgres(row) => column(row, 0),
         };
         Self { sql, values, read }
     }
@@ -367,30 +366,10 @@ fn sqlite_query(
     })
 }
 
-struct SqliteColumns<'a> {
-    row: &'a SqliteRow,
-    next: usize,
-}
-
-impl Columns for SqliteColumns<'_> {
-    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
-        let at = self.next;
-        self.next += 1;
-        debug_assert!(
-            self.row.columns().get(at).is_some_and(|column| is_column_of(column.name(), field)),
-            "column {at} is not {field}"
-        );
-        sqlite_column(self.row, at)
+impl RawRow for SqliteRow {
+    fn raw_value(&self, at: usize) -> Result<ValueRef<'_>, BoxDynError> {
+        sqlite_value(self.try_get_raw(at)?)
     }
-}
-
-fn sqlite_column<T: FromSql>(row: &SqliteRow, at: usize) -> rusqlite::Result<T> {
-    let failed = |error| rusqlite::Error::FromSqlConversionFailure(at, Type::Null, error);
-    let value = row.try_get_raw(at).map_err(|error| failed(error.into()))?;
-    let value = sqlite_value(value).map_err(failed)?;
-    T::column_result(value).map_err(|error: FromSqlError| {
-        rusqlite::Error::FromSqlConversionFailure(at, value.data_type(), error.into())
-    })
 }
 
 fn sqlite_value(value: SqliteValueRef<'_>) -> Result<ValueRef<'_>, BoxDynError> {

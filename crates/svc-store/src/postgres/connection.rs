@@ -17,13 +17,10 @@ use sqlx::{
 use svc_model::{Clock as _, SystemClock};
 use tokio::time::Instant;
 
-use super::{
-    row::{self, arguments},
-    translate::translate,
-};
+use super::{row::arguments, translate::translate};
 use crate::{
     EngineError, ServerReport, ServerSync, StoreError,
-    columns::{DirectRow, Parameter},
+    columns::{self, DirectRow, Parameter},
 };
 
 /// PostgreSQL's text of a statement. Each text is made once and kept: the program has a fixed
@@ -73,11 +70,11 @@ pub(super) async fn change(
 }
 
 pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> Result<T, sqlx::Error> {
-    row::read_row(row).map_err(|error| sqlx::Error::Decode(error.into()))
+    columns::read_row(row).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 pub(super) fn read_column<T: FromSql>(row: &PgRow) -> Result<T, sqlx::Error> {
-    row::column(row, 0).map_err(|error| sqlx::Error::Decode(error.into()))
+    columns::column(row, 0).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 pub(super) async fn all<T>(

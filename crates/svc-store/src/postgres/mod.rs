@@ -29,5 +29,5 @@ pub(crate) use connection::reported;
 pub(crate) use copy::{move_to_file, move_to_server};
 pub(crate) use open::{inspect_server, look_at_server, migrate_server, open};
 pub(crate) use readers::PgReaders;
-pub(crate) use row::{column as pg_column, event_parts, read_row as read_pg_row};
+pub(crate) use row::event_parts;
 pub(crate) use write_connection::PgWriter;

@@ -3,7 +3,7 @@
 
 use std::{error::Error, fmt::Write as _};
 
-use rusqlite::types::{FromSql, FromSqlError, ToSqlOutput, Type, ValueRef};
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use sqlx::{
     Encode, Postgres, Row as _, TypeInfo as _, ValueRef as _,
     encode::IsNull,
@@ -14,7 +14,7 @@ use svc_wire::sse::EventParts;
 
 use crate::{
     Result,
-    columns::{Columns, DirectRow, Parameter, is_column_of},
+    columns::{Parameter, RawRow},
 };
 
 type Fault = Box<dyn Error + Send + Sync>;
@@ -193,27 +193,10 @@ fn decoded<'r>(value: &PgValueRef<'r>) -> Result<ValueRef<'r>, Fault> {
     })
 }
 
-pub(super) struct PgColumns<'a> {
-    row: &'a PgRow,
-    next: usize,
-}
-
-/// The column at `at`, not converted.
-pub(super) fn raw_column(row: &PgRow, at: usize) -> rusqlite::Result<ValueRef<'_>> {
-    let failed = |error: Fault| rusqlite::Error::FromSqlConversionFailure(at, Type::Null, error);
-    let value = row.try_get_raw(at).map_err(|error| failed(error.into()))?;
-    decoded(&value).map_err(failed)
-}
-
-pub(crate) fn column<T: FromSql>(row: &PgRow, at: usize) -> rusqlite::Result<T> {
-    let value = raw_column(row, at)?;
-    T::column_result(value).map_err(|error: FromSqlError| {
-        rusqlite::Error::FromSqlConversionFailure(at, value.data_type(), error.into())
-    })
-}
-
-pub(crate) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
-    T::read(&mut PgColumns { row, next: 0 })
+impl RawRow for PgRow {
+    fn raw_value(&self, at: usize) -> Result<ValueRef<'_>, Fault> {
+        decoded(&self.try_get_raw(at)?)
+    }
 }
 
 /// The event of a row: position, seq, kind, data, time and, unless `stream` is given, the stream's
@@ -237,19 +220,6 @@ pub(crate) fn event_parts<'r>(row: &'r PgRow, stream: Option<&'r str>) -> Result
         at: Timestamp::from_millis(number(4)?),
         stream: stream.map_or_else(|| text(5), Ok)?,
     })
-}
-
-impl Columns for PgColumns<'_> {
-    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
-        use sqlx::Column as _;
-        let at = self.next;
-        self.next += 1;
-        debug_assert!(
-            self.row.columns().get(at).is_some_and(|column| is_column_of(column.name(), field)),
-            "column {at} is not {field}"
-        );
-        column(self.row, at)
-    }
 }
 
 #[cfg(test)]

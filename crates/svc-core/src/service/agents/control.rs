@@ -394,8 +394,8 @@ impl Agents {
     }
 
     /// The agent whose id begins with `named`, or whose session key is `agent:<named>` or
-    /// `agent:<named>:main`, else that was started with this name. Of several agents the only live
-    /// agent is meant.
+    /// `agent:<named>:main`, else that was started with this name. Only one live agent may match;
+    /// if none lives, only one agent.
     async fn find_named(
         &self,
         named: &str,
