@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, eventually, quickly, svc, until};
+use crate::daemon::{Daemon, Home, eventually, hook_payload, quickly, svc, until};
 use crate::expect::{dense, problem, text};
 use crate::wire::{Caller, Reply, tool_call};
 
@@ -639,6 +639,26 @@ fn answer_that_came_while_the_daemon_was_away_comes_as_a_message() {
         inbox.to_string().contains("the answer")
     });
     drop(call);
+}
+
+/// Two agents were started with one name, and a person's session is called so.
+#[test]
+fn a_session_gets_the_work_for_a_name_with_which_several_agents_were_started() {
+    let d = world();
+    for instance in ["echo", "held"] {
+        start(&d, instance, "ann");
+    }
+    let work = json!({ "instance": "ann", "prompt": "go" });
+    problem(&d.post("/v1/send_message", &work), 409, "conflict");
+    let begun = hook_payload("s-1", "SessionStart", "/nowhere/p", &json!({ "source": "startup" }));
+    d.home.hook("claude", &begun);
+    let named = json!({ "display_name": "ann", "backend": "claude-code", "session_id": "s-1" });
+    d.post("/v1/peers/register", &named).ok(200);
+    let task = dispatch(&d, work);
+    let given = format!(
+        "select count(*) from assignment where task_id = '{task}' and target_session = 'agent:claude:s-1'"
+    );
+    eventually(BOUND, || d.home.value(&given) == 1);
 }
 
 #[test]

@@ -296,7 +296,25 @@ impl<'a> DispatchInput<'a> {
 
     async fn live_target(&self, named: &str) -> Result<DispatchTarget> {
         let Self { agents, caller, .. } = self;
-        let row = match agents.find(caller, named).await {
+        let found = agents.find(caller, named).await;
+        let is_named_by_start = match &found {
+            Ok(AgentRow { info, .. }) => {
+                let name = named.to_ascii_lowercase();
+                info.session_key == format!("agent:{}:{name}", info.instance)
+            }
+            // Of several agents that one text names, it is the name of their start, or begins
+            // their ids.
+            Err(Error::Conflict(_)) => !named.starts_with(AgentId::PREFIX),
+            Err(_) => false,
+        };
+        if is_named_by_start {
+            // A participant may be called what agents were started as, and comes first.
+            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
+            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
+                return self.named_target(named).await;
+            }
+        }
+        let row = match found {
             Err(Error::NotFound { .. }) => {
                 if let Some(attended) = attended_of_key(&agents.core, caller, named).await? {
                     return Ok(attended_target(named, attended));
@@ -305,14 +323,6 @@ impl<'a> DispatchInput<'a> {
             }
             found => found?,
         };
-        let key_of_start = format!("agent:{}:{}", row.info.instance, named.to_ascii_lowercase());
-        if row.info.session_key == key_of_start {
-            // A participant may be called what the agent was started as, and comes first.
-            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
-            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
-                return self.named_target(named).await;
-            }
-        }
         self.hosted_target(named, row)
     }
 
