@@ -104,12 +104,12 @@ pub(super) async fn ask_attended(
     let to = row.peer.peer_id.clone();
     let terms = DeliveryTerms::default();
     let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
-    let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
-    let session = session.to_owned();
+    let principal = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+    let session = row.session_key().unwrap_or_else(|| principal.to_owned());
     work.set_target(AssignmentEnd { session, peer: to, agent: None });
     work.message_id = Some(message.id);
     assignments::apply(tx, work, AssignmentEvent::Stored).await?;
-    give_to(tx, task, &work.target_session).await?;
+    give_to(tx, task, principal).await?;
     set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
 }
 

@@ -64,6 +64,8 @@ pub struct NewDispatch {
     pub title: Option<String>,
     /// The hosted agent that makes the request, if one does.
     pub asker: Option<AgentId>,
+    /// The client's own id of the session that makes the request, if it is known.
+    pub asking_session: Option<String>,
     pub tool: Option<SourceTool>,
     /// Whether the peer of an agent that is started for this work is removed when the agent ends.
     pub removes_peer: bool,
@@ -166,6 +168,7 @@ impl<'a> DispatchInput<'a> {
             caller: caller.clone(),
             new_task,
             row,
+            asking_session: input.asking_session,
             is_at_once: input.is_at_once,
         };
         let store = agents.core.store.on_behalf_of(caller);
@@ -403,12 +406,13 @@ struct DispatchRows {
     caller: Caller,
     new_task: NewTask,
     row: AssignmentRow,
+    asking_session: Option<String>,
     is_at_once: bool,
 }
 
 impl DispatchRows {
     async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask> {
-        let Self { agents, caller, new_task, mut row, is_at_once } = self;
+        let Self { agents, caller, new_task, mut row, asking_session, is_at_once } = self;
         let core = &agents.core;
         let prompt = new_task.prompt.clone();
         ensure_requester_peer(tx, core, &caller).await?;
@@ -462,6 +466,13 @@ impl DispatchRows {
         if let (None, Some(key)) = (&row.source_agent, caller.session()) {
             row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
         }
+        if let Some(key) = caller.session() {
+            // A session that a person started has another key than its credential. The rows of
+            // `sessions_send` have the session's, and a circle of waits may have rows of both.
+            let own = tx.peers().of_session(asking_session.as_deref().unwrap_or(key)).await?;
+            let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
+            row.source_session = own.unwrap_or(row.source_session);
+        }
         if row.waits_until.is_some() {
             check_wait(tx, &row).await?;
         }
@@ -490,21 +501,18 @@ async fn wait_again(
     Ok(known.waits_until)
 }
 
-/// Refuses a wait of an agent for itself, or for a session that waits for that agent.
+/// Refuses a wait of a session for itself, or for a session that waits for that session.
 async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<()> {
     let WorkRequirements { agent_id, peer_id, .. } = &row.requirements;
     let awaited = match (agent_id, peer_id) {
         (Some(agent), _) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
         (None, Some(peer)) => tx.peers().get(peer).await?.and_then(|row| row.session_key()),
-        (None, None) => None,
+        (None, None) => Some(row.target_session.clone()).filter(|session| !session.is_empty()),
     };
-    let waiter = match &row.source_agent {
-        Some(agent) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
-        None => None,
-    };
-    let (Some(awaited), Some(waiter)) = (awaited, waiter) else { return Ok(()) };
+    let Some(awaited) = awaited else { return Ok(()) };
     let waits = tx.assignments().waits_from(&awaited).await?;
-    wait_cycle(&waits, &waiter, &awaited).map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
+    wait_cycle(&waits, &row.source_session, &awaited)
+        .map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
 }
 
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
