@@ -290,6 +290,13 @@ impl AssignmentRow {
         (self.target_session, self.target_peer, self.target_agent) = (session, peer, agent);
     }
 
+    /// Begins another call's wait for the reply until `until`, or until a moment after the end of
+    /// an earlier call's wait if that is later: each wait has an end of its own. Returns that end.
+    pub fn wait_again(&mut self, until: Timestamp) -> Timestamp {
+        let after = self.waits_until.map(|earlier| earlier.plus(Duration::from_millis(1)));
+        *self.waits_until.insert(after.map_or(until, |after| after.max(until)))
+    }
+
     /// Whether it is the task with this id.
     pub fn is_task(&self, id: &str) -> bool {
         self.task_id.as_ref().is_some_and(|task| task.as_str() == id)

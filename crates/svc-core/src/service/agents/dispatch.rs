@@ -427,7 +427,7 @@ impl DispatchRows {
                 )));
             };
             let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
-            let wait = waits_until.map(|until| agents.wait_for_answer(&task.task_id, until));
+            let wait = waits_until.map(|until| agents.wait_for_answer(&known.run_id, until));
             let AssignmentRow { instance, backend, .. } = known;
             return Ok(DispatchedTask { task, instance, backend, wait });
         }
@@ -480,14 +480,13 @@ impl DispatchRows {
         row.task_id = Some(task.task_id.clone());
         tx.assignments().insert(&row).await?;
         // Made before the commit: no other call ends while the row has a wait that nobody knows.
-        let wait = row.waits_until.map(|until| agents.wait_for_answer(&task.task_id, until));
+        let wait = row.waits_until.map(|until| agents.wait_for_answer(&row.run_id, until));
         let AssignmentRow { instance, backend, .. } = row;
         Ok(DispatchedTask { task, instance, backend, wait })
     }
 }
 
-/// Lets a repeat of a call wait for open work. Each call's wait has an end of its own, so the
-/// repeat waits on when an earlier call is cut.
+/// Lets a repeat of a call wait for open work, also when an earlier call is cut.
 async fn wait_again(
     tx: &mut WriteTx,
     known: &mut AssignmentRow,
@@ -495,10 +494,9 @@ async fn wait_again(
 ) -> Result<Option<Timestamp>> {
     let Some(until) = until.filter(|_| known.ended_at.is_none()) else { return Ok(None) };
     check_wait(tx, known).await?;
-    let after = known.waits_until.map(|earlier| earlier.plus(Duration::from_millis(1)));
-    known.waits_until = Some(after.map_or(until, |after| after.max(until)));
+    let last = known.wait_again(until);
     tx.assignments().update(known).await?;
-    Ok(known.waits_until)
+    Ok(Some(last))
 }
 
 /// Refuses a wait of a session for itself, or for a session that waits for that session.
