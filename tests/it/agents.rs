@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, eventually, quickly, svc, until};
+use crate::daemon::{Daemon, Home, eventually, hook_payload, quickly, svc, until};
 use crate::expect::{dense, problem, text};
 use crate::wire::{Caller, Reply, tool_call};
 
@@ -583,7 +583,7 @@ fn answer_of_a_call_that_was_cut_comes_as_a_message() {
     let mut d = world();
     let asker = d.mint("s-1", d.home.user(), &["agents"]);
     let work = json!({ "agent": "slow", "prompt": "go", "async": false, "idempotency_key": "one" });
-    let begin = || begin_call(&asker, &work);
+    let begin = || begin_call(&asker, "SendMessage", &work);
     let first = begin();
     eventually(BOUND, || until_when(&d) != 0);
     let earlier = until_when(&d);
@@ -627,7 +627,7 @@ fn answer_that_came_while_the_daemon_was_away_comes_as_a_message() {
     let mut d = Daemon::with(|plan| plan.home(&home));
     let asker = d.mint("s-1", d.home.user(), &["agents"]);
     let work = json!({ "agent": "gated", "prompt": "go", "async": false });
-    let call = begin_call(&asker, &work);
+    let call = begin_call(&asker, "SendMessage", &work);
     let taken = "select count(*) from assignment where taken_at is not null and waits_until > 0";
     eventually(BOUND, || d.home.value(taken) == 1);
     d.kill9();
@@ -641,6 +641,26 @@ fn answer_that_came_while_the_daemon_was_away_comes_as_a_message() {
     drop(call);
 }
 
+/// Two agents were started with one name, and a person's session is called so.
+#[test]
+fn a_session_gets_the_work_for_a_name_with_which_several_agents_were_started() {
+    let d = world();
+    for instance in ["echo", "held"] {
+        start(&d, instance, "ann");
+    }
+    let work = json!({ "instance": "ann", "prompt": "go" });
+    problem(&d.post("/v1/send_message", &work), 409, "conflict");
+    let begun = hook_payload("s-1", "SessionStart", "/nowhere/p", &json!({ "source": "startup" }));
+    d.home.hook("claude", &begun);
+    let named = json!({ "display_name": "ann", "backend": "claude-code", "session_id": "s-1" });
+    d.post("/v1/peers/register", &named).ok(200);
+    let task = dispatch(&d, work);
+    let given = format!(
+        "select count(*) from assignment where task_id = '{task}' and target_session = 'agent:claude:s-1'"
+    );
+    eventually(BOUND, || d.home.value(&given) == 1);
+}
+
 #[test]
 fn waiting_for_an_agent_whose_work_waits_is_refused() {
     let d = world();
@@ -649,7 +669,7 @@ fn waiting_for_an_agent_whose_work_waits_is_refused() {
         d.mint(&format!("agent:held:{name}"), d.home.user(), &["agents"])
     });
     let work = |to: &str| json!({ "agent": to, "prompt": "go", "async": false });
-    let call = begin_call(&asker, &work("agent:held:b"));
+    let call = begin_call(&asker, "SendMessage", &work("agent:held:b"));
     let given = "select count(*) from assignment
         where target_session = 'agent:held:b' and waits_until is not null and ended_at is null";
     eventually(BOUND, || d.home.value(given) == 1);
@@ -658,9 +678,9 @@ fn waiting_for_an_agent_whose_work_waits_is_refused() {
     drop(call);
 }
 
-/// Begins a call of `SendMessage`, which is cut off when the connection is dropped.
-fn begin_call(caller: &Caller, work: &Value) -> TcpStream {
-    let call = tool_call("SendMessage", work).to_string();
+/// Begins a call of a tool, which is cut off when the connection is dropped.
+pub(crate) fn begin_call(caller: &Caller, tool: &str, arguments: &Value) -> TcpStream {
+    let call = tool_call(tool, arguments).to_string();
     let token = caller.token.as_deref().expect("a token");
     let request = format!(
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\

@@ -140,6 +140,8 @@ fn a_prompt_that_a_client_was_given_goes_to_nobody_else() {
         (&json!("failed"), &json!("outcome unknown")),
         "{failed}"
     );
+    let open = d.get("/v1/messages?open=true").ok(200);
+    assert_eq!(open["messages"], json!([]), "nobody waits for its answer: {open}");
 }
 
 #[test]

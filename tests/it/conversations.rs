@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::agents::with_config;
+use crate::agents::{begin_call, with_config};
 use crate::daemon::{Daemon, Home, eventually, hook_payload, svc, until};
 use crate::expect::text;
 use crate::wire::{Caller, tool_call};
@@ -747,6 +747,75 @@ fn repeated_call_after_a_broken_connection_returns_the_answer() {
     assert_eq!(other_text["type"], "conflict", "{other_text}");
     let other_key = asker.done("sessions_send", &with("idempotencyKey", "k2"));
     assert_eq!(other_key["reason"], "not_running", "{other_key}");
+}
+
+/// The reply does not wait as long as the call would have, which is an hour, and comes once.
+#[test]
+fn reply_to_a_call_that_was_cut_comes_as_a_message() {
+    let d = world("");
+    let agent = start(&d, "main");
+    let asker = d.mint("s-1", &agent["project"], &[]);
+    let arguments = json!({
+        "sessionKey": "agent:echo:main", "message": "hold", "timeoutSeconds": 3600, "idempotencyKey": "k",
+    });
+    let waits = || {
+        d.home.value("select count(*) from assignment where waits_until > 0 and ended_at is null")
+    };
+    for _ in 0..2 {
+        let call = begin_call(&asker, "sessions_send", &arguments);
+        eventually(SOON, || waits() == 1);
+        drop(call);
+        eventually(SOON, || waits() == 0);
+    }
+    go(&d);
+    let late = until(SOON, || {
+        let inbox = asker.done("peer_inbox", &json!({}));
+        inbox["messages"].as_array().filter(|messages| !messages.is_empty()).cloned()
+    });
+    assert_eq!((late.len(), &late[0]["text"]), (1, &json!("got hold")), "{late:?}");
+    let again = asker.done("sessions_send", &arguments);
+    assert_eq!((&again["status"], &again["reply"]), (&json!("accepted"), &Value::Null), "{again}");
+    assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1, "not run twice");
+}
+
+/// Each of the two waits by either call.
+#[test]
+fn hosted_agent_and_attended_session_cannot_wait_for_each_other() {
+    let d = world("");
+    start(&d, "a");
+    let agent = d.mint("agent:echo:a", &d.home.user(), &["agents"]);
+    let person = d.mint("s-claude", &d.home.user(), &["agents"]);
+    hook(&person, "s-claude", "SessionStart", &json!({ "source": "startup" }));
+    let keys = ["agent:echo:a", "agent:claude:s-claude"];
+    let ask = |to: usize| {
+        let message = json!({ "sessionKey": keys[to], "message": "hold", "timeoutSeconds": 3600 });
+        ("sessions_send", message)
+    };
+    let work =
+        |to: usize| ("SendMessage", json!({ "agent": keys[to], "prompt": "hold", "async": false }));
+    let refusal = |reply: &Value| {
+        let content = &reply["structuredContent"];
+        let of_send = content["reason"].as_str().map(str::to_owned);
+        of_send.or_else(|| content["error"]["reason"].as_str().map(str::to_owned))
+    };
+    let waits = || {
+        let waits = "select count(*) from assignment
+            where waits_until > 0 and ended_at is null and target_session <> ''";
+        d.home.value(waits)
+    };
+    for (waiter, other, to) in [(&agent, &person, 1), (&person, &agent, 0)] {
+        for first in [ask(to), work(to)] {
+            let call = begin_call(waiter, first.0, &first.1);
+            eventually(SOON, || waits() == 1);
+            for (tool, arguments) in [ask(1 - to), work(1 - to)] {
+                let refused = other.tool(tool, &arguments);
+                let reason = refusal(&refused);
+                assert_eq!(reason.as_deref(), Some("wait_cycle"), "{first:?} {tool}: {refused}");
+            }
+            drop(call);
+            eventually(SOON, || waits() == 0);
+        }
+    }
 }
 
 #[test]

@@ -153,6 +153,30 @@ async fn a_job_and_a_reader_return_the_same_rows() {
     assert!(read.contains("ag_1") && read.contains("vendor") && read.contains("PeerPrefer"));
 }
 
+/// Twenty agents were started with the name later than the agent with the key.
+#[tokio::test]
+async fn an_agent_is_found_by_its_key_beside_many_that_were_started_with_that_name() {
+    let test = TestStore::open().await;
+    test.execute(
+        "
+        insert into stream (name, created_at, visibility)
+            with recursive n(i) as (values (0) union all select i + 1 from n where i < 20)
+            select 'agent/ag_' || i, 1, 'team' from n;
+        insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+            request_timeout, started_at)
+            with recursive n(i) as (values (0) union all select i + 1 from n where i < 20)
+            select 'ag_' || i, (select id from stream where name = 'agent/ag_' || i), iif(i = 0, 'ann', 'i' || i), 'exec',
+                iif(i = 0, 'agent:ann:main', 'agent:i' || i || ':ann'), '/p', '/c', 'operator', 'idle', 1, 1, i
+            from n;",
+    )
+    .await;
+    let named = test.store.agents().named("ann").await.unwrap();
+    let ids: Vec<&str> = named.iter().map(|row| row.info.id.as_str()).collect();
+    assert_eq!(ids, ["ag_0"]);
+    test.execute("delete from agent where agent_id = 'ag_0';").await;
+    assert_eq!(test.store.agents().named("ann").await.unwrap().len(), 20);
+}
+
 #[tokio::test]
 async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
     let test = TestStore::open().await;

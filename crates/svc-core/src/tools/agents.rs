@@ -106,6 +106,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         default_cwd: None,
         from_peer_id: input.from_peer_id,
         idempotency_key: input.idempotency_key,
+        asking_session: call.session.as_deref().map(str::to_owned),
         max_wait: if is_async { Duration::ZERO } else { call.time_left(limits::TASK_WAIT) },
         ..NewDispatch::default()
     };

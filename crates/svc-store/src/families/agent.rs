@@ -321,7 +321,7 @@ impl AgentReads<'_> {
 
     /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
     /// is `agent:<text>` or `agent:<text>:main`. If there are none, agents that were started with
-    /// the name `text`. Live agents come first, then the latest.
+    /// the name `text`. Live agents come first, then the latest; at most 20.
     #[boxed]
     pub async fn named(&self, text: &str) -> Result<Vec<AgentRow>> {
         if text.is_empty() {
@@ -330,7 +330,8 @@ impl AgentReads<'_> {
         let mut rows: Vec<AgentRow> = rows_of(agents!(pool_all, self.store,
             "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
                 or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main', 'agent:' || a.instance || ':' || ?1)
-            order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20"; text))?;
+            order by a.session_key = 'agent:' || a.instance || ':' || ?1, a.ended_at is not null, a.started_at desc,
+                a.agent_id desc limit 20"; text))?;
         let was_started_as =
             |row: &AgentRow| row.info.session_key == format!("agent:{}:{text}", row.info.instance);
         if !rows.iter().all(was_started_as) {

@@ -164,6 +164,16 @@ impl AssignmentReads<'_> {
             state))
     }
 
+    /// Tasks whose answer a call waits for after `now`, with the end of its wait. The answer may be
+    /// there, and be held for the call.
+    #[boxed]
+    pub async fn awaited(&self, now: Timestamp) -> Result<Vec<(RunId, Timestamp)>> {
+        let rows = select_fields!(pool_all, self.store, { run_id: RunId, waits_until: Timestamp },
+            r#"select run_id as "run_id!: RunId", waits_until as "waits_until!: Timestamp" from assignment
+            where task_id is not null and waits_until > ? order by id"#; now);
+        Ok(rows.into_iter().map(|row| (row.run_id, row.waits_until)).collect())
+    }
+
     /// Begun tasks whose cancellation was requested.
     #[boxed]
     pub async fn cancelled(&self) -> Result<Vec<AssignmentRow>> {

@@ -17,8 +17,8 @@ use crate::{
     columns::to_json,
     read_query::read_page,
     statement::{
-        all_changed, change, direct_row, pool_all, pool_page, pool_value, pool_values, read_all,
-        read_value, select_all, select_one, select_value, select_values,
+        all_changed, change, changed, direct_row, pool_all, pool_page, pool_value, pool_values,
+        read_all, read_value, select_all, select_one, select_value, select_values,
     },
 };
 
@@ -86,6 +86,14 @@ impl InboxWrites<'_> {
                 where message_id in (select value from json_each(?))"; until, given_by, list)
         };
         all_changed(done, ids.len(), "message")
+    }
+
+    /// Holds a message for a waiting call until `until`; `None` if no call waits for it.
+    #[boxed]
+    pub async fn hold(&mut self, id: &MessageId, until: Option<Timestamp>) -> Result<()> {
+        let done = change!(self.tx,
+            "update message set held_until = ? where message_id = ?"; until, id);
+        changed(done, "message", id.as_str())
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.

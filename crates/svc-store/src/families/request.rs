@@ -56,15 +56,16 @@ impl TryFrom<RawRequest> for RequestRow {
             Some(_) => (None, noted.and_then(|noted| noted.text)),
         };
         let prompt = json(&raw.prompt)?;
+        let owned = Ownership {
+            runner: Some(Principal::Session(raw.session_key.as_str().into())),
+            ..Ownership::from_row(&raw.created_by, raw.project)
+        };
         let session_key = match raw.agent_id {
             Some(_) => raw.session_key.clone(),
-            None => Self::key_of_attended(&raw.session_key, prompt.as_ref()),
+            None => Self::key_of_attended(&owned, &raw.session_key, prompt.as_ref()),
         };
         Ok(Self {
-            owned: Ownership {
-                runner: Some(Principal::Session(raw.session_key.as_str().into())),
-                ..Ownership::from_row(&raw.created_by, raw.project)
-            },
+            owned,
             tool: json(&raw.tool)?,
             prompt,
             answering,

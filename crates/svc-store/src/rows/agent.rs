@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::{
     AgentId, AgentRequestId, MachineId, MachineProcess, Message, MessageId, Ownership, PeerId,
-    ProcessIdentity, RunId, TaskId, Timestamp, TokenId,
+    Principal, ProcessIdentity, RunId, TaskId, Timestamp, TokenId,
     agent::{AgentInfo, RequestKind, RequestOption, TurnEnd},
     conversation::{RunMode, RunState, SourceTool},
-    stamp,
+    is_agent_key, stamp,
 };
 
 /// An agent, with fields that only the daemon sees.
@@ -91,8 +91,14 @@ pub struct RequestRow {
 }
 
 impl RequestRow {
-    /// The key of an attended session, by the form in which its prompt is kept.
-    pub fn key_of_attended(session: &str, prompt: Option<&Value>) -> String {
+    /// The key of an attended session: that of its owner's token if it has the form of an agent's
+    /// key, else by the form in which its prompt is kept.
+    pub fn key_of_attended(owned: &Ownership, session: &str, prompt: Option<&Value>) -> String {
+        if let Some(Principal::Session(key)) = &owned.owner
+            && is_agent_key(key)
+        {
+            return key.to_string();
+        }
         // A dialog that no hook has reported yet is known by Claude Code's record.
         let client = prompt.and_then(|prompt| prompt["client"].as_str()).unwrap_or("claude");
         stamp::address_in(client, session).to_string()
@@ -282,6 +288,13 @@ impl AssignmentRow {
     /// Assigns it to this session.
     pub fn set_target(&mut self, AssignmentEnd { session, peer, agent }: AssignmentEnd) {
         (self.target_session, self.target_peer, self.target_agent) = (session, peer, agent);
+    }
+
+    /// Begins another call's wait for the reply until `until`, or until a moment after the end of
+    /// an earlier call's wait if that is later: each wait has an end of its own. Returns that end.
+    pub fn wait_again(&mut self, until: Timestamp) -> Timestamp {
+        let after = self.waits_until.map(|earlier| earlier.plus(Duration::from_millis(1)));
+        *self.waits_until.insert(after.map_or(until, |after| after.max(until)))
     }
 
     /// Whether it is the task with this id.

@@ -1,18 +1,23 @@
-//! Calls that wait for the answer to work, and the end of such a wait without the answer.
+//! Calls that wait for the answer to an assignment, and the end of such a wait without the answer.
 
-use svc_model::{TaskId, Timestamp};
-use svc_store::{AssignmentState, job};
-use tokio::runtime::Handle;
+use std::time::Duration;
+
+use svc_model::{RunId, Timestamp};
+use svc_store::job;
+use tokio::{runtime::Handle, time::sleep};
 
 use super::Agents;
-use crate::service::Result;
+use crate::service::{Error, Result, assignments::hold_answer};
+
+/// The wait before the next attempt to reach a database that is away.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A call that waits for an answer. If it is dropped before it has the answer, as its connection
 /// was cut, a message brings the answer.
 #[derive(Debug)]
 pub struct AnswerWaiter {
     agents: Agents,
-    task: TaskId,
+    run: RunId,
     /// When the wait ends. It identifies the call: no two waits for one answer end alike.
     until: Timestamp,
     has_answer: bool,
@@ -26,13 +31,20 @@ impl AnswerWaiter {
 
 impl Drop for AnswerWaiter {
     fn drop(&mut self) {
-        let wait = (self.task.clone(), self.until);
+        let wait = (self.run.clone(), self.until);
         self.agents.live.waits().remove(&wait);
         let (false, Ok(runtime)) = (self.has_answer, Handle::try_current()) else { return };
-        let (agents, (task, until)) = (self.agents.clone(), wait);
+        let (agents, (run, until)) = (self.agents.clone(), wait);
         runtime.spawn(async move {
-            if let Err(error) = agents.stop_waiting(task, until).await {
+            while let Err(error) = agents.stop_waiting(run.clone(), until).await {
                 error.report("cannot note that a call waits no more");
+                let is_away =
+                    matches!(error, Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. });
+                if !is_away {
+                    return;
+                }
+                // The call may have been cut because the database is away.
+                sleep(PAUSE).await;
             }
         });
     }
@@ -40,50 +52,116 @@ impl Drop for AnswerWaiter {
 
 impl Agents {
     /// Begins the wait of a call until `until`, which is also in the assignment's row.
-    pub(super) fn wait_for_answer(&self, task: &TaskId, until: Timestamp) -> AnswerWaiter {
-        self.live.waits().insert((task.clone(), until));
-        AnswerWaiter { agents: self.clone(), task: task.clone(), until, has_answer: false }
+    pub(in crate::service) fn wait_for_answer(
+        &self,
+        run: &RunId,
+        until: Timestamp,
+    ) -> AnswerWaiter {
+        self.live.waits().insert((run.clone(), until));
+        AnswerWaiter { agents: self.clone(), run: run.clone(), until, has_answer: false }
     }
 
-    fn last_wait(&self, task: &TaskId) -> Option<Timestamp> {
+    fn last_wait(&self, run: &RunId) -> Option<Timestamp> {
         let waits = self.live.waits();
-        waits.iter().filter(|(waited, _)| waited == task).map(|(_, until)| *until).max()
+        waits.iter().filter(|(waited, _)| waited == run).map(|(_, until)| *until).max()
     }
 
     /// Ends the wait of the call that waited until `until`. If a later call waits, the assignment's
     /// row has the end of that later wait and stays unchanged. An earlier call may still wait.
     /// Every call of this process that waits is known before its row is committed.
-    pub(super) async fn stop_waiting(&self, task: TaskId, until: Timestamp) -> Result<()> {
+    pub(super) async fn stop_waiting(&self, run: RunId, until: Timestamp) -> Result<()> {
         let agents = self.clone();
         let write = self.core.store.write(job!(|tx| {
-            let Some(mut work) = tx.assignments().of_task(&task).await? else { return Ok(()) };
-            if work.ended_at.is_none() && work.waits_until == Some(until) {
-                work.waits_until = agents.last_wait(&task);
-                tx.assignments().update(&work).await?;
+            let Some(mut work) = tx.assignments().get(&run).await? else { return Ok(()) };
+            if work.waits_until != Some(until) {
+                return Ok(());
+            }
+            work.waits_until = agents.last_wait(&run);
+            tx.assignments().update(&work).await?;
+            if work.ended_at.is_some() {
+                // The answer came after the call was cut, and is held for the call.
+                hold_answer(tx, &work).await?;
             }
             Ok(())
         }));
         write.await
     }
 
-    /// Calls that waited for an answer ended with the process that had them. Where several machines
-    /// share the database, nobody knows whose call a wait is, and it lasts until its end.
+    /// Calls that waited for the answer to a task ended with the process that had them. Where
+    /// several machines share the database, nobody knows whose call a wait is, and it lasts until
+    /// its end.
     pub(super) async fn end_former_waits(&self) -> Result<()> {
         if !self.core.machine_names().await?.is_empty() {
             return Ok(());
         }
-        for state in [
-            AssignmentState::Queued,
-            AssignmentState::Starting,
-            AssignmentState::Sent,
-            AssignmentState::Running,
-        ] {
-            for work in self.core.store.assignments().in_state(state).await? {
-                if let (Some(task), Some(until)) = (work.task_id, work.waits_until) {
-                    self.stop_waiting(task, until).await?;
-                }
-            }
+        for (run, until) in self.core.store.assignments().awaited(self.core.now()).await? {
+            self.stop_waiting(run, until).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{NewTask, StreamName};
+    use svc_store::AssignmentRow;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::service::{
+        PageBounds,
+        assignments::{self, AssignmentOutcome, TaskEnd},
+        tasks, team,
+        testing::{opened, session},
+    };
+
+    /// The work ends after the calls were cut, and before that is noted.
+    #[tokio::test]
+    async fn an_answer_that_is_held_for_cut_calls_comes_with_the_last_cut() {
+        let (test, services) = opened().await;
+        let agents = services.agents.clone();
+        let first = services.now().plus(Duration::from_hours(1));
+        let second = first.plus(Duration::from_millis(1));
+        let making = agents.clone();
+        let made = test.store.write(job!(|tx| {
+            let (core, caller) = (&making.core, session("s-1", &[]));
+            let peer = team::peer_of_speaker(tx, core, &caller, "s-1").await?.peer_id;
+            let new = NewTask { prompt: Some("go".to_owned()), ..NewTask::default() };
+            let task = tasks::make(tx, core, &caller, new).await?.task.task_id;
+            let row = AssignmentRow {
+                task_id: Some(task.clone()),
+                waits_until: Some(second),
+                instance: "slow".to_owned(),
+                ..AssignmentRow::new(RunId::from_task(&task), "s-1".to_owned(), tx.now())
+            };
+            tx.assignments().insert(&row).await?;
+            let waits = [first, second].map(|until| making.wait_for_answer(&row.run_id, until));
+            Ok::<_, Error>((peer, task, waits))
+        }));
+        let (peer, task, [first_wait, second_wait]) = made.await.unwrap();
+        let ending = agents.clone();
+        let end = test.store.write(job!(|tx| {
+            let work = tx.assignments().of_task(&task).await?;
+            let (Some(mut work), Some(mut task)) = (work, tx.tasks().get(&task).await?) else {
+                return Ok(false);
+            };
+            let end = TaskEnd::new(AssignmentOutcome::Failed, Some("no answer".to_owned()));
+            assignments::end(tx, &ending.core, &mut work, &mut task, end).await?;
+            Ok::<_, Error>(true)
+        }));
+        assert!(end.await.unwrap());
+        let taken = async || {
+            let caller = session("s-1", &[]);
+            let inbox =
+                services.team.take_messages(&caller, peer.as_str(), PageBounds::new(None, None));
+            inbox.await.unwrap().items.len()
+        };
+        let mut events = test.store.bus().listen(&StreamName::new("peer", &peer));
+        for (wait, messages) in [(second_wait, 0), (first_wait, 1)] {
+            let head = events.last();
+            drop(wait);
+            timeout(Duration::from_mins(1), events.wait(head)).await.unwrap();
+            assert_eq!(taken().await, messages);
+        }
     }
 }

@@ -104,12 +104,12 @@ pub(super) async fn ask_attended(
     let to = row.peer.peer_id.clone();
     let terms = DeliveryTerms::default();
     let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
-    let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
-    let session = session.to_owned();
+    let principal = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+    let session = row.session_key().unwrap_or_else(|| principal.to_owned());
     work.set_target(AssignmentEnd { session, peer: to, agent: None });
     work.message_id = Some(message.id);
     assignments::apply(tx, work, AssignmentEvent::Stored).await?;
-    give_to(tx, task, &work.target_session).await?;
+    give_to(tx, task, principal).await?;
     set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
 }
 
@@ -173,6 +173,17 @@ impl AttendedQuestion {
 
     async fn end(self, tx: &mut WriteTx, why: NoAnswer) -> Result<()> {
         let Self { core, task: id, message } = self;
+        // Another job may have moved the message since it was read. Then the next look decides.
+        let message = match message {
+            Some(read) => {
+                let now = tx.messages().get(&read.id).await?;
+                if now.as_ref().map(|now| now.state) != Some(read.state) {
+                    return Ok(());
+                }
+                now
+            }
+            None => None,
+        };
         let known = tx.assignments().of_task(&id).await?.filter(|it| it.ended_at.is_none());
         let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(&id).await?) else {
             return Ok(());
@@ -214,14 +225,22 @@ fn waits_in_inbox(peer: &Peer) -> String {
     format!("waits in the inbox of {name}, which is {status}{until}")
 }
 
-/// Withdraws a message that was not offered yet.
+/// Withdraws a message that its receiver does not have yet. A message that the receiver has is no
+/// open question any more.
 async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<()> {
-    let waits = |message: &Message| message.state < DeliveryState::Offered;
-    if let Some(mut message) = message.filter(waits) {
-        let to: PeerId = message.to_peer.clone();
-        let gone = DeliveryState::Undeliverable;
-        let why = Some("its task is over");
-        team::advance(tx, &to, std::slice::from_mut(&mut message), gone, why).await?;
+    const TASK_OVER: &str = "its task is over";
+    let Some(mut message) = message else { return Ok(()) };
+    let to: PeerId = message.to_peer.clone();
+    let question = std::slice::from_mut(&mut message);
+    match question[0].state {
+        DeliveryState::Accepted | DeliveryState::Queued => {
+            let gone = DeliveryState::Undeliverable;
+            team::advance(tx, &to, question, gone, Some(TASK_OVER)).await?;
+        }
+        DeliveryState::Offered | DeliveryState::Injected | DeliveryState::Acked => {
+            team::close_questions(tx, &to, question, TASK_OVER).await?;
+        }
+        DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable => {}
     }
     Ok(())
 }

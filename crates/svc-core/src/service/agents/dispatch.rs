@@ -64,6 +64,8 @@ pub struct NewDispatch {
     pub title: Option<String>,
     /// The hosted agent that makes the request, if one does.
     pub asker: Option<AgentId>,
+    /// The client's own id of the session that makes the request, if it is known.
+    pub asking_session: Option<String>,
     pub tool: Option<SourceTool>,
     /// Whether the peer of an agent that is started for this work is removed when the agent ends.
     pub removes_peer: bool,
@@ -166,6 +168,7 @@ impl<'a> DispatchInput<'a> {
             caller: caller.clone(),
             new_task,
             row,
+            asking_session: input.asking_session,
             is_at_once: input.is_at_once,
         };
         let store = agents.core.store.on_behalf_of(caller);
@@ -296,7 +299,25 @@ impl<'a> DispatchInput<'a> {
 
     async fn live_target(&self, named: &str) -> Result<DispatchTarget> {
         let Self { agents, caller, .. } = self;
-        let row = match agents.find(caller, named).await {
+        let found = agents.find(caller, named).await;
+        let is_named_by_start = match &found {
+            Ok(AgentRow { info, .. }) => {
+                let name = named.to_ascii_lowercase();
+                info.session_key == format!("agent:{}:{name}", info.instance)
+            }
+            // Of several agents that one text names, it is the name of their start, or begins
+            // their ids.
+            Err(Error::Conflict(_)) => !named.starts_with(AgentId::PREFIX),
+            Err(_) => false,
+        };
+        if is_named_by_start {
+            // A participant may be called what agents were started as, and comes first.
+            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
+            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
+                return self.named_target(named).await;
+            }
+        }
+        let row = match found {
             Err(Error::NotFound { .. }) => {
                 if let Some(attended) = attended_of_key(&agents.core, caller, named).await? {
                     return Ok(attended_target(named, attended));
@@ -305,14 +326,6 @@ impl<'a> DispatchInput<'a> {
             }
             found => found?,
         };
-        let key_of_start = format!("agent:{}:{}", row.info.instance, named.to_ascii_lowercase());
-        if row.info.session_key == key_of_start {
-            // A participant may be called what the agent was started as, and comes first.
-            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
-            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
-                return self.named_target(named).await;
-            }
-        }
         self.hosted_target(named, row)
     }
 
@@ -393,12 +406,13 @@ struct DispatchRows {
     caller: Caller,
     new_task: NewTask,
     row: AssignmentRow,
+    asking_session: Option<String>,
     is_at_once: bool,
 }
 
 impl DispatchRows {
     async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask> {
-        let Self { agents, caller, new_task, mut row, is_at_once } = self;
+        let Self { agents, caller, new_task, mut row, asking_session, is_at_once } = self;
         let core = &agents.core;
         let prompt = new_task.prompt.clone();
         ensure_requester_peer(tx, core, &caller).await?;
@@ -413,7 +427,7 @@ impl DispatchRows {
                 )));
             };
             let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
-            let wait = waits_until.map(|until| agents.wait_for_answer(&task.task_id, until));
+            let wait = waits_until.map(|until| agents.wait_for_answer(&known.run_id, until));
             let AssignmentRow { instance, backend, .. } = known;
             return Ok(DispatchedTask { task, instance, backend, wait });
         }
@@ -452,6 +466,13 @@ impl DispatchRows {
         if let (None, Some(key)) = (&row.source_agent, caller.session()) {
             row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
         }
+        if let Some(key) = caller.session() {
+            // A session that a person started has another key than its credential. The rows of
+            // `sessions_send` have the session's, and a circle of waits may have rows of both.
+            let own = tx.peers().of_session(asking_session.as_deref().unwrap_or(key)).await?;
+            let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
+            row.source_session = own.unwrap_or(row.source_session);
+        }
         if row.waits_until.is_some() {
             check_wait(tx, &row).await?;
         }
@@ -459,14 +480,13 @@ impl DispatchRows {
         row.task_id = Some(task.task_id.clone());
         tx.assignments().insert(&row).await?;
         // Made before the commit: no other call ends while the row has a wait that nobody knows.
-        let wait = row.waits_until.map(|until| agents.wait_for_answer(&task.task_id, until));
+        let wait = row.waits_until.map(|until| agents.wait_for_answer(&row.run_id, until));
         let AssignmentRow { instance, backend, .. } = row;
         Ok(DispatchedTask { task, instance, backend, wait })
     }
 }
 
-/// Lets a repeat of a call wait for open work. Each call's wait has an end of its own, so the
-/// repeat waits on when an earlier call is cut.
+/// Lets a repeat of a call wait for open work, also when an earlier call is cut.
 async fn wait_again(
     tx: &mut WriteTx,
     known: &mut AssignmentRow,
@@ -474,27 +494,23 @@ async fn wait_again(
 ) -> Result<Option<Timestamp>> {
     let Some(until) = until.filter(|_| known.ended_at.is_none()) else { return Ok(None) };
     check_wait(tx, known).await?;
-    let after = known.waits_until.map(|earlier| earlier.plus(Duration::from_millis(1)));
-    known.waits_until = Some(after.map_or(until, |after| after.max(until)));
+    let last = known.wait_again(until);
     tx.assignments().update(known).await?;
-    Ok(known.waits_until)
+    Ok(Some(last))
 }
 
-/// Refuses a wait of an agent for itself, or for a session that waits for that agent.
+/// Refuses a wait of a session for itself, or for a session that waits for that session.
 async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<()> {
     let WorkRequirements { agent_id, peer_id, .. } = &row.requirements;
     let awaited = match (agent_id, peer_id) {
         (Some(agent), _) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
         (None, Some(peer)) => tx.peers().get(peer).await?.and_then(|row| row.session_key()),
-        (None, None) => None,
+        (None, None) => Some(row.target_session.clone()).filter(|session| !session.is_empty()),
     };
-    let waiter = match &row.source_agent {
-        Some(agent) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
-        None => None,
-    };
-    let (Some(awaited), Some(waiter)) = (awaited, waiter) else { return Ok(()) };
+    let Some(awaited) = awaited else { return Ok(()) };
     let waits = tx.assignments().waits_from(&awaited).await?;
-    wait_cycle(&waits, &waiter, &awaited).map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
+    wait_cycle(&waits, &row.source_session, &awaited)
+        .map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
 }
 
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {

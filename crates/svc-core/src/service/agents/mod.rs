@@ -29,13 +29,15 @@ use std::{collections::HashSet, sync::PoisonError, time::Duration};
 use futures_util::StreamExt as _;
 use svc_client::hosts::{HostError, remove_files};
 use svc_model::AgentId;
+use svc_store::AgentRow;
 use tokio::{
     task::JoinSet,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use self::{follow::AgentFollower, queue::AgentQueue};
 use crate::boxed;
+use crate::service::Error;
 
 pub use answer_wait::AnswerWaiter;
 pub use control::{AgentView, SendToAgent, StartedAgent};
@@ -45,6 +47,8 @@ pub use start::NewAgent;
 pub use state::{AgentSettings, Agents};
 
 const REQUEST_SWEEP: Duration = Duration::from_secs(5);
+/// The wait before the next attempt to take over the agents of an earlier process.
+const TAKE_OVER_PAUSE: Duration = Duration::from_secs(1);
 
 impl Agents {
     /// Follows all live agents, and those that start, until the future is dropped. Also gives
@@ -57,24 +61,14 @@ impl Agents {
             slot.take()
         };
         let Some(mut starts) = receiver else { return };
-        // First, as a follower may store the end of work at once: the message about the end would
-        // be held for a call that waits no more.
-        if let Err(error) = agents.end_former_waits().await {
-            error.report("cannot note that calls of an earlier process wait no more");
-        }
         let mut followers = JoinSet::new();
         let mut followed: HashSet<AgentId> = HashSet::new();
-        match agents.core.store.agents().live().await {
-            Ok(rows) => {
-                let here = &agents.core.store.machine().machine_id;
-                // Agents of another machine have their hosts and spools there.
-                for row in rows.into_iter().filter(|row| row.machine_id == *here) {
-                    followed.insert(row.info.id.clone());
-                    agents.live.dispatching().insert(row.info.id.clone());
-                    followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
-                }
-            }
-            Err(error) => tracing::error!(%error, "cannot read which agents live"),
+        let here = &agents.core.store.machine().machine_id;
+        // Agents of another machine have their hosts and spools there.
+        for row in agents.taken_over().await.into_iter().filter(|row| row.machine_id == *here) {
+            followed.insert(row.info.id.clone());
+            agents.live.dispatching().insert(row.info.id.clone());
+            followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
         }
         look_for_unknown_agents(&agents, &followed);
         let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
@@ -99,6 +93,26 @@ impl Agents {
                 // Separate from the queue: a host that does not answer must not hold up work.
                 () = &mut sweeps => return,
             }
+        }
+    }
+}
+
+impl Agents {
+    /// The live agents, as soon as the waits of an earlier process are over: a follower may store
+    /// the end of work at once, and the message about the end would be held for a call that waits
+    /// no more. While the database is away, tries again.
+    async fn taken_over(&self) -> Vec<AgentRow> {
+        loop {
+            let ended = self.end_former_waits().await;
+            let live = match ended {
+                Ok(()) => self.core.store.agents().live().await.map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            match live {
+                Ok(live) => return live,
+                Err(error) => error.report("cannot take over the agents of an earlier process"),
+            }
+            sleep(TAKE_OVER_PAUSE).await;
         }
     }
 }
@@ -163,5 +177,32 @@ async fn probe_unknown_agent(agents: Agents, id: AgentId) {
         Err(error) => {
             tracing::warn!(agent = %id, %error, "a socket is no host of this database");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::service::testing::opened;
+
+    #[tokio::test]
+    async fn agents_are_taken_over_once_their_rows_can_be_read() {
+        let (test, services) = opened().await;
+        test.execute(
+            "
+            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at)
+            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'none', 'agent:pair:one', '/p', '/c',
+                'operator', 'idle', 1, 1, 1);",
+        )
+        .await;
+        let mut taken = Box::pin(services.agents.taken_over());
+        timeout(TAKE_OVER_PAUSE / 4, &mut taken).await.unwrap_err();
+        test.execute("update agent set backend = 'exec'").await;
+        let rows = timeout(Duration::from_mins(1), taken).await.unwrap();
+        assert_eq!(rows.len(), 1);
     }
 }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, socket_path};
 use svc_model::{
     AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, DeliveryState, InstanceView,
-    NewEvent, Ownership, PeerState, PeerStatus, Principal, StatusEvidence, StreamName,
-    StreamVisibility, Task, TaskId, Timestamp, WaitingFor, WaitingKind,
+    NewEvent, Ownership, PeerState, PeerStatus, Principal, RunId, StatusEvidence, StreamName,
+    StreamVisibility, Task, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentBackend, AgentState, RequestKind},
     backend_names,
     conversation::SourceTool,
@@ -66,8 +66,8 @@ pub(super) struct LiveAgents {
     /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
     dispatching: Mutex<HashSet<AgentId>>,
-    /// The calls that wait for the answer to a task, each by the end of its wait.
-    waits: Mutex<HashSet<(TaskId, Timestamp)>>,
+    /// The calls that wait for the answer to an assignment, each by the end of its wait.
+    waits: Mutex<HashSet<(RunId, Timestamp)>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
 }
@@ -194,7 +194,7 @@ impl LiveAgents {
         self.dispatching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn waits(&self) -> MutexGuard<'_, HashSet<(TaskId, Timestamp)>> {
+    pub(super) fn waits(&self) -> MutexGuard<'_, HashSet<(RunId, Timestamp)>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use svc_model::{
-    Caller, DeliveryState, MessageType, NewEvent, NewMessage, PeerId, Principal, Task, TaskChange,
-    TaskReport, TaskStatus, Timestamp,
+    Caller, DeliveryState, Message, MessageType, NewEvent, NewMessage, PeerId, Principal, Task,
+    TaskChange, TaskReport, TaskStatus, Timestamp,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
     conversation::SourceTool,
     limits,
@@ -352,25 +352,63 @@ pub(in crate::service) async fn note_returned(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
 ) -> Result<()> {
-    let mut told = Vec::new();
-    if let Some(task) = task_of(tx, work).await? {
-        let from = writing_peer(tx, work, &writer_of(work, &task)).await?;
-        told = tx.messages().all_by_key(&from, &end_key(&task.task)).await?;
-    }
     if work.message_id.is_some() {
         work.waits_until = None;
         work.answered.get_or_insert(work.state.as_run());
         tx.assignments().update(work).await?;
-        if let Some(reply) = &work.reply_id {
-            told.extend(tx.messages().get(reply).await?);
-        }
     }
-    for mut message in told {
+    for mut message in messages_with_outcome(tx, work).await? {
         let (to, why) = (message.to_peer.clone(), Some("the call had it"));
         let had = std::slice::from_mut(&mut message);
         team::advance(tx, &to, had, DeliveryState::Acked, why).await?;
     }
     Ok(())
+}
+
+/// Holds the messages with the outcome of ended work until the end of the last wait for it. If no
+/// call waits any more, the inbox hands them out now.
+pub(in crate::service) async fn hold_answer(
+    tx: &mut WriteTx,
+    work: &AssignmentRow,
+) -> Result<(), StoreError> {
+    for message in messages_with_outcome(tx, work).await? {
+        if message.state < DeliveryState::Offered {
+            team::hold(tx, &message, work.waits_until).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the inbox has handed out the answer of work, so that no call returns it again. What no
+/// call waits for goes to a hosted agent's host at once, and has its state until its turn begins.
+pub(in crate::service) async fn is_answer_given(
+    tx: &mut WriteTx,
+    work: &AssignmentRow,
+) -> Result<bool, StoreError> {
+    use DeliveryState::{Acked, Injected, Offered};
+    let Some(reply) = &work.reply_id else { return Ok(false) };
+    let is_held = work.waits_until.is_some_and(|until| until > tx.now());
+    let is_with_host = work.source_agent.is_some() && !is_held;
+    let Some(reply) = tx.messages().get(reply).await? else { return Ok(false) };
+    Ok(matches!(reply.state, Offered | Injected | Acked) || is_with_host && reply.state < Offered)
+}
+
+/// The messages that tell a requester how work ended.
+async fn messages_with_outcome(
+    tx: &mut WriteTx,
+    work: &AssignmentRow,
+) -> Result<Vec<Message>, StoreError> {
+    let mut messages = Vec::new();
+    if let Some(task) = task_of(tx, work).await? {
+        let from = writing_peer(tx, work, &writer_of(work, &task)).await?;
+        messages = tx.messages().all_by_key(&from, &end_key(&task.task)).await?;
+    }
+    if work.message_id.is_some()
+        && let Some(reply) = &work.reply_id
+    {
+        messages.extend(tx.messages().get(reply).await?);
+    }
+    Ok(messages)
 }
 
 /// The session that had the task. The message about the end is sent in its name.

@@ -4,31 +4,36 @@ use svc_model::{
     ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{AssignmentRow, Batch, ListenerRead, StoreError, StreamListener, WriteTx, job};
+use svc_store::{Batch, ListenerRead, StoreError, StreamListener, WriteTx, job};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
     Conversations,
-    send::{SessionReply, last_delivery},
+    send::{SentRun, SessionReply, last_delivery},
 };
-use crate::service::{Result, assignments::note_returned};
+use crate::service::{
+    Result,
+    assignments::{is_answer_given, note_returned},
+};
 
 /// Bound on the bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
 
 impl Conversations {
     /// The response to the sender. It has the reply if the reply is there, or comes while the call
-    /// waits.
+    /// waits. If the future is dropped, a message brings the reply.
     pub(super) async fn outcome(
         &self,
-        run: AssignmentRow,
+        sent: SentRun,
         when: ExpectedDelivery,
     ) -> Result<SessionReply> {
+        let SentRun { row: run, wait } = sent;
+        let (mut waiter, until) = wait.unzip();
         let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
         // Listens before it reads; otherwise it would miss an end that comes in between.
         let mut listener = store.bus().listen(&stream);
-        let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
+        let wait = until.map(|until| until.since(self.core.now())).unwrap_or_default();
         let end = Instant::now() + wait;
         loop {
             let head = listener.last();
@@ -39,6 +44,9 @@ impl Conversations {
                 let id = run.run_id.clone();
                 let job = store.write(job!(|tx| settle(tx, &id, may_wait, when).await));
                 if let Some(reply) = job.await? {
+                    if let Some(waiter) = &mut waiter {
+                        waiter.note_answer();
+                    }
                     return Ok(reply);
                 }
             }
@@ -73,11 +81,13 @@ async fn settle(
 ) -> Result<Option<SessionReply>> {
     let mut run = tx.assignments().get(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_none() {
-        if run.state.is_over() {
+        let is_over = run.state.is_over();
+        if is_over && !is_answer_given(tx, &run).await? {
             note_returned(tx, &mut run).await?;
-        } else if may_wait {
+        } else if may_wait && !is_over {
             return Ok(None);
         } else {
+            // The inbox brings the reply, or has handed it out since an earlier call was cut.
             (run.answered, run.waits_until) = (Some(RunState::Queued), None);
             tx.assignments().update(&run).await?;
         }

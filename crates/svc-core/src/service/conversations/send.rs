@@ -20,7 +20,13 @@ use super::{
     ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
 };
 use crate::boxed;
-use crate::service::{Error, ResourceKind, Result, assignments, check, core::Core, team};
+use crate::service::{
+    Error, ResourceKind, Result,
+    agents::{Agents, AnswerWaiter},
+    assignments, check,
+    core::Core,
+    team,
+};
 
 /// How long a message that is put into a turn may take to be there.
 const STEER_WITHIN: Duration = Duration::from_secs(5);
@@ -111,9 +117,15 @@ struct Refusal {
     error: String,
 }
 
+/// A send that stands: a new one, or the one of the same key.
+pub(super) struct SentRun {
+    pub(super) row: AssignmentRow,
+    /// The wait of this call, and its end, if the call waits. A later call may wait longer.
+    pub(super) wait: Option<(AnswerWaiter, Timestamp)>,
+}
+
 enum SendDecision {
-    /// A send stands: a new one, or the one of the same key.
-    Run(Box<AssignmentRow>),
+    Run(Box<SentRun>),
     Answer(Box<Message>),
     Refused(Refusal),
 }
@@ -308,6 +320,7 @@ impl Conversations {
         };
         let job = SendJob {
             core: self.core.clone(),
+            agents: self.agents.clone(),
             caller: caller.clone(),
             requester: requester.clone(),
             target: target.end(peer),
@@ -413,6 +426,7 @@ async fn rate(
 
 struct SendJob {
     core: Core,
+    agents: Agents,
     caller: Caller,
     requester: ConversationCaller,
     target: AssignmentEnd,
@@ -431,7 +445,7 @@ impl SendJob {
             _ => None,
         };
         if let Some(known) = self.known(tx, waits_until).await? {
-            return Ok(SendDecision::Run(Box::new(known)));
+            return Ok(known);
         }
         if let Some(denied) = self.denied {
             return Ok(SendDecision::Refused(denied));
@@ -467,7 +481,10 @@ impl SendJob {
         };
         row.set_target(self.target);
         assignments::open(tx, &row).await?;
-        Ok(SendDecision::Run(Box::new(row)))
+        // Made before the commit: no other call ends while the row has a wait that nobody knows.
+        let wait =
+            waits_until.map(|until| (self.agents.wait_for_answer(&row.run_id, until), until));
+        Ok(SendDecision::Run(Box::new(SentRun { row, wait })))
     }
 
     /// The send of the same key. A caller that was cut off waits again.
@@ -475,7 +492,7 @@ impl SendJob {
         &self,
         tx: &mut WriteTx,
         waits_until: Option<Timestamp>,
-    ) -> Result<Option<AssignmentRow>> {
+    ) -> Result<Option<SendDecision>> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
         let Some(mut known) = tx.assignments().by_key(&self.requester.key, key).await? else {
             return Ok(None);
@@ -493,32 +510,47 @@ impl SendJob {
                 known.message_id.as_ref().map_or("", MessageId::as_str)
             )));
         }
-        if known.answered.is_none() && !known.state.is_over() && waits_until > known.waits_until {
-            known.waits_until = waits_until;
+        let mut wait = None;
+        if let Some(until) = waits_until
+            && known.answered.is_none()
+            && !known.state.is_over()
+        {
+            // The target may wait for this session since an earlier call was cut.
+            if let Some(refusal) = self.circle(tx).await? {
+                return Ok(Some(SendDecision::Refused(refusal)));
+            }
+            let last = known.wait_again(until);
             tx.assignments().update(&known).await?;
+            wait = Some((self.agents.wait_for_answer(&known.run_id, last), until));
         }
-        Ok(Some(known))
+        Ok(Some(SendDecision::Run(Box::new(SentRun { row: known, wait }))))
     }
 
     async fn refusal(&self, tx: &mut WriteTx, waits: bool) -> Result<Option<Refusal>> {
-        let (source, target) = (&self.requester.key, &self.target.session);
+        let target = &self.target.session;
         if let Some(agent) = &self.target.agent {
             let live = tx.agents().live(target).await?;
             if live.is_none_or(|live| live.info.id != *agent) {
                 return Ok(Some(Refusal::error("not_running", format!("{target} has ended"))));
             }
         }
-        if waits
-            && let Some(path) =
-                wait_cycle(&tx.assignments().waits_from(target).await?, source, target)
-        {
+        if waits && let Some(refusal) = self.circle(tx).await? {
+            return Ok(Some(refusal));
+        }
+        rate(tx, &self.core, &self.requester, &self.target.peer).await
+    }
+
+    /// The refusal of a wait for a session that waits for the sender.
+    async fn circle(&self, tx: &mut WriteTx) -> Result<Option<Refusal>> {
+        let (source, target) = (&self.requester.key, &self.target.session);
+        let waits = tx.assignments().waits_from(target).await?;
+        Ok(wait_cycle(&waits, source, target).map(|path| {
             let path = path.join(" -> ");
             let error = format!(
                 "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"
             );
-            return Ok(Some(Refusal::error("wait_cycle", error)));
-        }
-        rate(tx, &self.core, &self.requester, &self.target.peer).await
+            Refusal::error("wait_cycle", error)
+        }))
     }
 
     /// The sender's peer. A session gets one with its first send.

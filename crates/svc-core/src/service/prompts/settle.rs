@@ -105,7 +105,7 @@ fn new_row(
     RequestRow {
         request_id,
         agent_id: None,
-        session_key: RequestRow::key_of_attended(&session, Some(&prompt)),
+        session_key: RequestRow::key_of_attended(&owned, &session, Some(&prompt)),
         session,
         peer_id: None,
         owned,
@@ -476,6 +476,31 @@ mod tests {
             }],
             opened_at,
             ..new_row(id, "s".to_owned(), owned, words, &kept)
+        }
+    }
+
+    /// In lists of sessions, such a session has the key of its token, too.
+    #[tokio::test]
+    async fn a_prompt_of_a_token_like_an_agents_key_has_that_key() {
+        let (test, services) = opened().await;
+        for (owner, key) in [
+            ("session:agent:exec:worker", "agent:exec:worker"),
+            ("session:s", "agent:claude:s"),
+            ("operator", "agent:claude:s"),
+        ] {
+            let id = AgentRequestId::new(&services.prompts.core.ids, services.now());
+            let owned = Ownership::from_row(owner, String::new());
+            let words = (RequestKind::Permission, "touch made".to_owned());
+            let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
+            let row = RequestRow {
+                opened_at: services.now(),
+                ..new_row(id.clone(), "s".to_owned(), owned, words, &kept)
+            };
+            assert_eq!(row.session_key, key, "{owner}");
+            let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
+            insert.await.unwrap();
+            let read = test.store.requests().get(&id).await.unwrap().unwrap();
+            assert_eq!(read.session_key, key, "{owner}");
         }
     }
 

@@ -318,6 +318,18 @@ pub(in crate::service) async fn note_unseen(
     append_to_peer(tx, to, events).await
 }
 
+/// Holds a message for a waiting call until `until`; `None` if no call waits for it any more. The
+/// state of the message stays; the event wakes readers that wait for mail.
+pub(in crate::service) async fn hold(
+    tx: &mut WriteTx,
+    message: &Message,
+    until: Option<Timestamp>,
+) -> Result<(), StoreError> {
+    tx.inboxes().hold(&message.id, until).await?;
+    let event = delivery_event(message, Some("a call that waited for it was cut"));
+    append_to_peer(tx, &message.to_peer, vec![event]).await
+}
+
 fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
     let kind = match message.state {
         DeliveryState::Queued => "message.queued",

@@ -26,7 +26,7 @@ pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
 pub(super) use delivery::{
-    AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up,
+    AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up, hold,
     ids_of, note_unseen, plain_message, put,
 };
 pub(super) use find::{
