@@ -271,6 +271,27 @@ test('a session that waits at its own terminal needs a person', async (daemon) =
   assert.deepEqual(tab.problems, []);
 });
 
+test('a request is of the session that asks, and of none whose id ends alike', async (daemon) => {
+  const ids = [];
+  for (const [name, session] of [['ann', 's-1'], ['bob', 'x:s-1'], ['cid', 'c d']]) ids.push((await daemon.peer(name, { session_id: session })).peer_id);
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('cid');
+  await tab.page.evaluate(async ([ann, bob, cid]) => {
+    const { changed, load, state } = await import('/assets/store.js');
+    await load('requests');
+    const waiting = { kind: 'permission', since: new Date().toISOString(), title: 'touch made', tool: 'Bash' };
+    for (const id of [ann, bob, cid]) state.peers.set(id, { ...state.peers.get(id), status: 'waiting', waiting_for: waiting });
+    const asks = (peer, key) => state.requests.set(peer, { request_id: peer, peer_id: peer, session_key: key, kind: 'permission', title: `asked by ${key}`, options: [], opened_at: waiting.since });
+    asks(bob, 'agent:claude:x:s-1');
+    asks(cid, 'agent:claude:c%20d');
+    ['peers', 'requests'].forEach(changed);
+  }, ids);
+  await tab.has('asked by agent:claude:c%20d');
+  await tab.has('ann needs permission');
+  assert.equal(await tab.page.$$eval('.needs .need', (all) => all.length), 3);
+  assert.deepEqual(tab.problems, []);
+});
+
 test('a person replies in a thread, and an answer is read when it was seen', async (daemon) => {
   const ann = await daemon.peer('ann');
   const question = await daemon.post(`/v1/peers/operator/messages`, { text: 'Which port?', from_peer: ann.peer_id, type: 'query' });
