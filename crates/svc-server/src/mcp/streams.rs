@@ -70,7 +70,8 @@ pub(super) async fn open_stream(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let log = CallLog::open(server, row.call_id, name, session, after).await.map_err(failed)?;
-    Ok(log.response(server))
+    let id = RawValue::from_string(row.rpc_id);
+    Ok(log.response(server, id.as_deref().unwrap_or(RawValue::NULL)))
 }
 
 pub(super) async fn close(

@@ -34,6 +34,11 @@ pub struct Endless;
 #[derive(Debug, Clone, Copy)]
 pub struct EndsWithToken;
 
+/// The last part of a stream that its caller's token ends: it tells the client why, in the form of
+/// the stream.
+#[derive(Debug, Clone)]
+pub struct LastWords(pub Bytes);
+
 /// The pattern of the route that responded, for metrics: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteName(&'static str);

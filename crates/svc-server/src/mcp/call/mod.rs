@@ -56,7 +56,7 @@ use self::{
 };
 pub(super) use self::{
     active::{CallRecord, OpenQuestions, RequestKey, RequestStateSigner, RunningCalls},
-    answer::{CallAnswer, McpTaskView, PendingAnswer, cancel_call, rpc_error_of},
+    answer::{CallAnswer, McpTaskView, PendingAnswer, cancel_call, rpc_error_of, token_ended},
     run::{CallRun, WorkEnd},
 };
 use super::{
