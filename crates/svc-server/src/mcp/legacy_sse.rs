@@ -8,7 +8,7 @@ use axum::{
     extract::{Request as HttpRequest, State},
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use svc_core::service::{Error, mcp::NewMcpSession, process::RequestSender};
 use svc_model::{Caller, Seq, StreamName};
 use svc_store::McpTransport;
@@ -27,7 +27,7 @@ use super::{
         result_message,
     },
     server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
-    stream::{AnswerForms, LogCursor, sse_session_response},
+    stream::{AnswerForms, LogCursor, sse_session_response, stream_head},
 };
 use crate::web::{self, Code, Problem};
 
@@ -35,8 +35,12 @@ use crate::web::{self, Code, Problem};
 pub(super) async fn open(
     State(server): State<McpServer>,
     Extension(caller): Extension<Caller>,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        return Ok(stream_head());
+    }
     let resumed = session_to_resume(&server, &caller, &headers).await?;
     let (session, after) = if let Some(resumed) = resumed {
         resumed

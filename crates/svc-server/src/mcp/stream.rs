@@ -162,6 +162,15 @@ impl McpResponseBody {
     }
 }
 
+/// The response to `HEAD` where `GET` opens a stream: it has the same headers, and opens none.
+pub(crate) fn stream_head() -> Response {
+    // Without a length, as that of a stream.
+    let mut response =
+        Response::new(Body::from_stream(stream::empty::<Result<Bytes, Infallible>>()));
+    sse::announce(response.headers_mut());
+    response
+}
+
 /// One message as an event without an id.
 pub(crate) fn event(message: &str) -> String {
     sse::message("message", message)
