@@ -22,7 +22,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderValue, Method, header, request::Parts};
+use http::{Method, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use svc_core::service::{BudgetHold, Credential, Services};
 use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
@@ -58,12 +58,10 @@ impl Admission {
         let is_get = request.method == Method::GET;
         let (mut one, mut stream) = (None, None);
         if let Some(caller) = caller {
-            // A GET whose response may be a stream.
-            let accept =
-                request.headers.get(header::ACCEPT).map_or(&b""[..], HeaderValue::as_bytes);
-            let events = sse::MEDIA_TYPE.as_bytes();
-            let accepts_events = accept.windows(events.len()).any(|part| part == events);
-            if is_get && (accepts_events || entry::may_stream(request.uri.path())) {
+            // A GET whose response may be a stream: as the handler decides, however it is written.
+            let accept = web::Accept::from_headers(&request.headers);
+            let is_feed = accept.prefers(sse::MEDIA_TYPE, "application/json");
+            if is_get && (is_feed || entry::may_stream(request.uri.path())) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
                 // Without `Content-Length` the body counts as long as the route allows.
