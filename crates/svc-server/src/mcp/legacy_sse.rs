@@ -67,7 +67,11 @@ async fn session_to_resume(
     };
     let session = server.sessions.find(caller, stream).await?;
     let session = session.filter(|session| session.transport == McpTransport::Sse);
-    Ok(session.map(|session| (session, after)))
+    let Some(session) = session else { return Ok(None) };
+    let end = server.services.log.stream_end(&StreamName::new("mcp", &session.id)).await?;
+    // A client that knows more than the log, which was restored, gets all of it.
+    let is_known = end.is_some_and(|end| after <= end.head);
+    Ok(Some((session, if is_known { after } else { 0 })))
 }
 
 /// `POST /messages?session_id=…`: the answer goes to the session's stream, before this response is

@@ -501,6 +501,8 @@ pub(crate) async fn standalone_response(
         *count += 1;
         number = *count;
     });
+    // Read first: what follows until the notices begin is told twice, and not missed.
+    let head = server.services.log.log_head().await?;
     let mut notices = McpSessionNotices::new(server, caller, &session, from).await?;
     if session
         .client()
@@ -510,10 +512,8 @@ pub(crate) async fn standalone_response(
         // The list changed while the client was away, perhaps because the daemon was restarted.
         notices.queue.push(Notice::ToolsChanged);
     }
-    let position = match from {
-        Some(position) => position,
-        None => server.services.log.log_head().await?,
-    };
+    // A client may know more than a log that was restored.
+    let position = from.map_or(head, |from| from.min(head));
     let first = if is_primed(session.client().revision) {
         priming_event(standalone_stream_of(&session), position)
     } else {
