@@ -71,7 +71,6 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct LoginBody {
     /// The port of this machine that the browser comes back to; 0 or none for that of the entry,
     /// else any.
@@ -87,7 +86,6 @@ struct LoginPage {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct LoginWait {
     /// The address that the browser was redirected to, if it cannot reach this machine.
     redirect: Option<String>,
@@ -157,7 +155,6 @@ struct SourceChanges {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct SourceApproval {
     /// The `digest` of the changes that the person has seen.
     digest: String,
