@@ -29,7 +29,7 @@ use super::{
     api::{Api, Operation},
     request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query, json_lines},
 };
-use crate::web::{EndsWithToken, KeepAliveTimer};
+use crate::web::KeepAliveTimer;
 
 pub(super) fn routes(api: Api) -> Api {
     let on_agents = Operation::new("Configured ways to run agents, by name")
@@ -306,7 +306,6 @@ async fn send_message(
         Some((lines, feed))
     }));
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response.extensions_mut().insert(EndsWithToken);
     Ok(response)
 }
 

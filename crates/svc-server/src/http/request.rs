@@ -187,12 +187,14 @@ fn json_response(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, json)], body).into_response()
 }
 
-/// A response of lines of JSON, each made when the connection has room for it.
+/// A response of lines of JSON, each made when the connection has room for it. It ends with its
+/// caller's token at the latest.
 pub(super) fn json_lines(lines: impl Stream<Item = String> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response.extensions_mut().insert(web::EndsWithToken);
     response
 }
 
@@ -348,6 +350,12 @@ mod tests {
     use svc_model::RegisterInput;
 
     use super::*;
+
+    #[test]
+    fn lines_end_with_the_token_of_their_caller() {
+        let response = json_lines(futures_util::stream::empty());
+        assert!(response.extensions().get::<web::EndsWithToken>().is_some());
+    }
 
     #[test]
     fn parse_error_names_the_field() {

@@ -30,7 +30,8 @@ pub struct GivenRequestId;
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;
 
-/// Marks the stream of a call that cannot end its own session: it ends with its caller's token.
+/// Marks a stream in response to a request that cannot end its own session: it ends with its
+/// caller's token.
 #[derive(Debug, Clone, Copy)]
 pub struct EndsWithToken;
 
