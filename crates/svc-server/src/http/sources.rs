@@ -386,18 +386,14 @@ async fn list_tools(
     caller: Caller,
     list: ListRequest<ToolFilter>,
 ) -> PageResult<Descriptor> {
-    let limit = check::limit(list.page.limit)? as usize;
     let after: Option<String> = check::cursor(list.page.cursor.as_deref())?;
     let mut open = app.tools.open_to(&caller);
     open.sort_by(|a, b| a.name().cmp(b.name()));
-    let mut rest = open.into_iter().filter(|tool| {
+    let rest = open.into_iter().filter(|tool| {
         // The tool in the cursor may be gone.
         after.as_deref().is_none_or(|after| tool.name() > after)
             && list.filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });
-    let items: Vec<Descriptor> =
-        rest.by_ref().take(limit).map(|tool| Descriptor::from_tool(&tool)).collect();
-    let more = rest.next().is_some();
-    let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
-    Ok(Json(Page { items, next_cursor }))
+    let rest = rest.map(|tool| Descriptor::from_tool(&tool));
+    Ok(Json(Page::of_rest(rest, &list.page, |last| last.name.clone())?))
 }
