@@ -729,6 +729,36 @@ fn prompt_queued_in_an_agent_can_be_cancelled() {
 }
 
 #[test]
+fn stream_of_dispatched_work_ends_with_its_token() {
+    let d = with_config(
+        "[agents.slow]\nbackend = \"exec\"\n\
+         command = [\"sh\", \"-c\", \"read line; echo begun; sleep 600\"]\n",
+    );
+    let input = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });
+    let minted = d.post("/v1/tokens", &input).ok(201);
+    let asker = d.with_token(&text(&minted, "token"));
+    let request = asker.request("POST", "/v1/send_message");
+    let request = request.json(&json!({ "instance": "slow", "prompt": "x" }));
+    let (reply, task) = std::thread::scope(|scope| {
+        let lines = scope.spawn(|| request.send());
+        let task = until(BOUND, || {
+            let tasks = d.get("/v1/tasks").ok(200);
+            tasks["tasks"][0]["task_id"].as_str().map(str::to_owned)
+        });
+        until(BOUND, || {
+            let begun = |event: &Value| event["data"]["line"] == "begun";
+            events(&d, &format!("task/{task}")).iter().any(begun).then_some(())
+        });
+        d.delete(&format!("/v1/tokens/{}", text(&minted, "token_id"))).ok(200);
+        (lines.join().expect("it ends"), task)
+    });
+    let lines = String::from_utf8_lossy(&reply.body);
+    assert!(!lines.contains("\"terminal\""), "{lines}");
+    let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+    assert!(task["closed_at"].is_null(), "the work goes on: {task}");
+}
+
+#[test]
 fn end_of_work_is_sent_to_the_asker() {
     let d = world();
     let input = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });

@@ -231,6 +231,13 @@ fn stream_budget_is_freed_when_the_reader_disconnects() {
     let first = events(&greedy).expect("a stream");
     let _second = events(&greedy).expect("a stream");
     refused(&events(&greedy).err().expect("no third"), "streams", "close one");
+    // However the header is written.
+    for accept in [&["Text/Event-Stream"][..], &["application/json", "text/event-stream"]] {
+        let request = greedy.request("GET", "/v1/events");
+        let request = accept.iter().fold(request, |request, line| request.header("Accept", line));
+        let reply = request.follow().expect("an answer").err().expect("no third");
+        refused(&reply, "streams", "close one");
+    }
     events(&other).expect("a stream");
     greedy.get("/v1/events").ok(200);
     drop(first);

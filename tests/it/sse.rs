@@ -150,6 +150,12 @@ fn cursor_header_overrides_the_query_and_empty_counts_as_absent() {
     assert_eq!(with("&last_event_id=", None), Some(1), "an empty query is none");
     assert_eq!(with("&last_event_id=abc", Some("1")), Some(2), "the query is not even looked at");
     assert_eq!(last, 5);
+    for after in ["4", "latest", "abc"] {
+        let feed = format!("/v1/events?stream=task/{task}&after={after}");
+        assert_eq!(d.follow_after(&feed, Some("1")).event().id, Some(2), "{after}");
+    }
+    let feed = format!("/v1/events?stream=task/{task}&after=3");
+    assert_eq!(d.follow_after(&feed, Some("")).event().id, Some(4), "an empty header is none");
 }
 
 #[test]

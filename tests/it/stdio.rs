@@ -609,6 +609,31 @@ fn only_idempotent_requests_are_retried() {
     );
 }
 
+/// The token of a process is replaced when it ends, and a call may outlive it.
+#[test]
+fn call_whose_token_ended_is_repeated_if_it_is_idempotent() {
+    let times = AtomicUsize::new(0);
+    let ended = |id: u32| {
+        format!(
+            "data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32003,\"message\":\"m\",\
+             \"data\":{{\"code\":\"unauthorized\",\"retryable\":false}}}}}}\n\n"
+        )
+    };
+    let fake = Fake::start(move |seen, wire| match seen.header("mcp-name") {
+        Some("again") if times.fetch_add(1, Ordering::SeqCst) == 0 => wire.stream(&ended(1)),
+        Some("once") => wire.stream(&ended(2)),
+        _ => usual(seen, wire),
+    });
+    let mut bridge = Bridge::to(&fake);
+    bridge.say(&call(1, "again"));
+    assert_eq!(bridge.answer(1)["result"]["ok"], true);
+    bridge.say(&call(2, "once"));
+    assert_unknown(&bridge.answer(2));
+    bridge.end();
+    let calls = fake.wait("tools/call", 3);
+    assert_eq!(calls.len(), 3, "{calls:?}");
+}
+
 #[test]
 fn bridge_waits_for_an_absent_daemon() {
     let mut fake = Fake::at(free_port(), usual);

@@ -271,6 +271,93 @@ test('a session that waits at its own terminal needs a person', async (daemon) =
   assert.deepEqual(tab.problems, []);
 });
 
+test('a request is of the session that asks, and of none whose id ends alike', async (daemon) => {
+  const ids = [];
+  for (const [name, session] of [['ann', 's-1'], ['bob', 'x:s-1'], ['cid', 'c d']]) ids.push((await daemon.peer(name, { session_id: session })).peer_id);
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('cid');
+  await tab.page.evaluate(async ([ann, bob, cid]) => {
+    const { changed, load, state } = await import('/assets/store.js');
+    await load('requests');
+    const waiting = { kind: 'permission', since: new Date().toISOString(), title: 'touch made', tool: 'Bash' };
+    for (const id of [ann, bob, cid]) state.peers.set(id, { ...state.peers.get(id), status: 'waiting', waiting_for: waiting });
+    const asks = (peer, key) => state.requests.set(peer, { request_id: peer, peer_id: peer, session_key: key, kind: 'permission', title: `asked by ${key}`, options: [], opened_at: waiting.since });
+    asks(bob, 'agent:claude:x:s-1');
+    asks(cid, 'agent:claude:c%20d');
+    ['peers', 'requests'].forEach(changed);
+  }, ids);
+  await tab.has('asked by agent:claude:c%20d');
+  await tab.has('ann needs permission');
+  assert.equal(await tab.page.$$eval('.needs .need', (all) => all.length), 3);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('what changes while a list is read stays', async (daemon) => {
+  const ann = await daemon.peer('ann');
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('ann');
+  await tab.page.evaluate(async () => {
+    const { load } = await import('/assets/store.js');
+    const real = globalThis.fetch;
+    const gate = new Promise((done) => { globalThis.pass = done; });
+    const answered = new Promise((done) => {
+      globalThis.fetch = async (...call) => {
+        const reply = await real(...call);
+        if (!String(call[0]).startsWith('/v1/peers?')) return reply;
+        done();
+        await gate;
+        return reply;
+      };
+    });
+    globalThis.reading = load('peers');
+    await answered;
+    globalThis.fetch = real;
+  });
+  await daemon.post(`/v1/peers/${ann.peer_id}/heartbeat`, { status: 'busy' });
+  await tab.has('busy');
+  const status = await tab.page.evaluate(async (id) => {
+    const { state } = await import('/assets/store.js');
+    globalThis.pass();
+    await globalThis.reading;
+    return state.peers.get(id).status;
+  }, ann.peer_id);
+  assert.equal(status, 'busy', 'the list is older than the event');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('of a long list the oldest goes first, and a limit is the last that was told', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const [until, first] = await tab.page.evaluate(async () => {
+    const { load, state } = await import('/assets/store.js');
+    const real = globalThis.fetch;
+    const page = (body) => new Response(JSON.stringify(body), { headers: { 'Content-Type': 'application/json' } });
+    globalThis.fetch = async (...call) => {
+      const { pathname, searchParams } = new URL(call[0], location.href);
+      if (pathname === '/v1/hosts') return page({ hosts: [{ id: 'ag_1', state: 'limited', backend: 'claude' }], count: 1 });
+      if (pathname === '/v1/tasks') return page({ tasks: ['new', 'old'].map((id) => ({ task_id: id, status: 'done', created_at: '2026-01-01T00:00:00.000Z' })), count: 2 });
+      if (pathname !== '/v1/events') return real(...call);
+      // A page of one event: a stream is read by seq, whatever the position.
+      const known = [{ seq: 500, position: 9000, data: { until: 1 } }, { seq: 501, position: 9001, data: { until: 4102444800000 } }];
+      const after = Number(searchParams.get('after'));
+      return page({ events: known.filter((event) => event.seq > after).slice(0, 1), count: 1 });
+    };
+    await load('hosts');
+    await load('tasks');
+    globalThis.fetch = real;
+    return [state.hosts.get('ag_1').limited_until, [...state.tasks.keys()][0]];
+  });
+  assert.equal(until, 4102444800000);
+  // Rows are let go of from the beginning.
+  assert.equal(first, 'old');
+});
+
+test('an address that does not decode shows its view', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/agents/%E0%A4%A');
+  await tab.has('There is no such agent.');
+  assert.deepEqual(tab.problems, []);
+});
+
 test('a person replies in a thread, and an answer is read when it was seen', async (daemon) => {
   const ann = await daemon.peer('ann');
   const question = await daemon.post(`/v1/peers/operator/messages`, { text: 'Which port?', from_peer: ann.peer_id, type: 'query' });

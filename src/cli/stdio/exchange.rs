@@ -137,6 +137,10 @@ impl Bridge {
                     Ok(Some(message)) if is_shutdown_error(message.as_bytes()) => {
                         return Err(AnswerError::Cut("the daemon went down".to_owned()));
                     }
+                    // The next attempt has another token, if this one was of a process.
+                    Ok(Some(message)) if is_token_error(message.as_bytes()) => {
+                        return Err(AnswerError::Cut("its token ended".to_owned()));
+                    }
                     Ok(Some(message)) => {
                         failures = 0;
                         if call.kind == CallKind::Listen {
@@ -263,9 +267,17 @@ fn code(error: &RawValue) -> Option<i64> {
 }
 
 fn is_shutdown_error(message: &[u8]) -> bool {
-    let error = JsonRpcEnvelope::parse(message).ok().and_then(|message| message.error);
-    let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok());
-    error.is_some_and(|error| error.pointer("/data/retryable") == Some(&Value::Bool(true)))
+    error_data(message).is_some_and(|data| data["retryable"] == true)
+}
+
+/// Whether the call has no answer because its token ended meanwhile.
+fn is_token_error(message: &[u8]) -> bool {
+    error_data(message).is_some_and(|data| data["code"] == "unauthorized")
+}
+
+fn error_data(message: &[u8]) -> Option<Value> {
+    let error = JsonRpcEnvelope::parse(message).ok().and_then(|message| message.error)?;
+    serde_json::from_str::<Value>(error.get()).ok()?.get("data").cloned()
 }
 
 impl Bridge {

@@ -171,6 +171,18 @@ fn message_reaches_only_its_session() {
 }
 
 #[test]
+fn cursor_beyond_the_end_gets_everything() {
+    let d = Daemon::start();
+    let mut client = Client::open(&d.reader("s-1"), None);
+    client.initialize();
+    let last = client.last.clone().expect("an id");
+    let (stream, _) = last.rsplit_once('.').expect("a stream and a seq");
+    client.last = Some(format!("{stream}.999999"));
+    client.back();
+    assert_eq!(client.answer(&json!(0))["result"]["protocolVersion"], "2024-11-05");
+}
+
+#[test]
 fn missed_messages_arrive_after_reconnect() {
     let mut d = Daemon::start();
     let mut client = Client::open(&d.reader("s-1"), None);

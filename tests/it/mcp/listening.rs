@@ -180,6 +180,21 @@ fn changes_while_disconnected_are_reported_on_reconnect() {
 }
 
 #[test]
+fn cursor_beyond_the_end_counts_as_the_end() {
+    let (d, client) = with_client();
+    let task = new_task(&d);
+    subscribe(&client, &uri(&task));
+    let beyond = format!("{}.999999", client.session);
+    let mut stream = client.listen(Some(&beyond));
+    let first = stream.next();
+    assert_ne!(first.event_id(), beyond);
+    stream.knife().cut();
+    append(&d, &task, &frame("a"));
+    let mut again = client.listen(Some(first.event_id()));
+    assert_eq!(again.news(UPDATED).json["params"]["uri"], json!(uri(&task)));
+}
+
+#[test]
 fn two_subscriptions_of_one_stream_both_get_updates_across_a_cut() {
     let (d, client) = with_client();
     let task = new_task(&d);

@@ -48,6 +48,21 @@ fn ended(caller: &Caller, id: &Value) -> Value {
     until(SOON, || Some(get(caller, id)).filter(|task| task["status"] != "working"))
 }
 
+/// A client without tasks cannot come back for the answer.
+#[test]
+fn call_whose_token_ends_is_answered_with_an_error() {
+    let d = Daemon::start();
+    let session = d.session("s-1");
+    let params = tool("TaskWait", &wait_for(&new_task(&session)));
+    let body = modern_body("t", "tools/call", &params, &json!({}));
+    let mut call = Stream::open(&modern_post(&session, &body));
+    let token = d.get("/v1/tokens").ok(200)["tokens"][0]["token_id"].clone();
+    d.delete(&format!("/v1/tokens/{}", token.as_str().expect("an id"))).ok(200);
+    let answer = call.answer();
+    assert_eq!(answer.json["id"], "t", "{answer:?}");
+    assert_eq!(answer.json["error"]["data"]["code"], "unauthorized", "{answer:?}");
+}
+
 #[test]
 fn slow_call_becomes_a_task_for_a_capable_client() {
     let d = quick();

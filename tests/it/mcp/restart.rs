@@ -325,14 +325,18 @@ fn revoked_token_gets_no_pending_response() {
         let session = d.session("s-1");
         let client = Client::open(&session, revision);
         let task = new_task(&session);
-        let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
+        let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
         let primed = call.next();
         let token = d.get("/v1/tokens").ok(200)["tokens"][0]["token_id"].clone();
         let token = token.as_str().expect("an id");
         d.delete(&format!("/v1/tokens/{token}")).ok(200);
-        // The task goes on: the stream ends with the token.
+        // The task goes on: the stream ends with the token, and says so.
         let rest = call.rest();
-        assert!(!rest.iter().any(Message::is_answer), "{rest:?}");
+        let answers: Vec<&Message> = rest.iter().filter(|message| message.is_answer()).collect();
+        let [answer] = answers.as_slice() else { panic!("one answer: {rest:?}") };
+        assert_eq!(answer.json["id"], json!(id), "{answer:?}");
+        assert_eq!(answer.json["error"]["data"]["code"], "unauthorized", "{answer:?}");
+        assert_eq!(answer.id, None, "it is no event of the log");
         append(&d, &task, &json!([frame("a secret word")]));
         finish(&d, &task);
         eventually(SOON, || call_states(&d).iter().all(|state| state != "working"));

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{new_task, problem};
-use crate::wire::Caller;
+use crate::wire::{Caller, Conn};
 
 #[test]
 fn client_gets_the_requested_revision() {
@@ -121,6 +121,27 @@ fn unknown_session_gets_404_and_never_400() {
         }
         problem(&asked.send(), 400, "invalid_request");
     }
+}
+
+#[test]
+fn head_opens_no_stream_and_no_session() {
+    let (d, client) = with_client();
+    let mut news = client.listen(None);
+    let sessions = || d.home.rows("select count(*) from mcp_session");
+    let before = sessions();
+    let of_session = client.with_headers(client.caller.request("HEAD", "/mcp"));
+    for asked in [of_session, d.request("HEAD", "/sse")] {
+        let mut conn = Conn::open(d.addr).expect("a connection");
+        conn.write(&asked.bytes()).expect("it is taken");
+        let head = conn.head().expect("a head");
+        let kind = head.header("content-type");
+        assert_eq!((head.status, kind), (200, Some("text/event-stream")), "{head:?}");
+        assert_eq!(head.header("content-length"), None, "{head:?}");
+    }
+    assert_eq!(sessions(), before);
+    // The stream that was open goes on.
+    new_task(&d);
+    news.news("notifications/resources/list_changed");
 }
 
 #[test]

@@ -204,6 +204,30 @@ fn cancelled_call_ends_without_a_response() {
 }
 
 #[test]
+fn ids_that_differ_in_their_last_digit_are_of_two_calls() {
+    let (d, client) = with_client();
+    let task = new_task(&d);
+    let params = tool("TaskWait", &wait_for(&task));
+    let begin = |id: &str| {
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
+        let asked = client.post(&json!(0)).without("Content-Length").body(body);
+        let mut call = Stream::open(&asked);
+        call.next();
+        call
+    };
+    let ids = ["18446744073709551616", "18446744073709551617"];
+    let calls = ids.map(begin);
+    assert_eq!(call_states(&d), ["working", "working"]);
+    finish(&d, &task);
+    for (id, mut call) in ids.into_iter().zip(calls) {
+        let last = std::iter::from_fn(|| call.block()).last().expect("an answer");
+        let answer = last.data.concat();
+        assert!(answer.contains(&format!("\"id\":{id},")), "{answer}");
+    }
+}
+
+#[test]
 fn disconnect_does_not_cancel_a_call_in_a_session() {
     let (d, client) = with_client();
     let task = new_task(&d);

@@ -1,6 +1,6 @@
 //! Pages of lists: the rows of a page, and the cursor of the next page.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter::Peekable};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer, de::DeserializeOwned, ser::SerializeMap as _};
@@ -173,22 +173,68 @@ impl<T> Page<T> {
         }
         let size = PageBounds::from(query).size()?;
         let begin = check::cursor::<usize>(query.cursor.as_deref())?.unwrap_or(0);
-        let (mut items, mut bytes) = (Vec::new(), 0_usize);
         let mut rest = all.into_iter().skip(begin).peekable();
-        while let Some(item) = rest.peek() {
-            bytes = bytes.saturating_add(json_bytes(item));
-            let is_full = items.len() >= size.rows as usize || bytes > size.bytes;
-            if is_full && !items.is_empty() {
-                break;
-            }
-            items.extend(rest.next());
-        }
+        let items = fill(&mut rest, size);
         let next_cursor =
             rest.peek().map(|_| check::make_cursor(&begin.saturating_add(items.len())));
         Ok(Self { items, next_cursor })
     }
 
+    /// A page of a list that is in memory: the first of the items after the query's cursor. `key`
+    /// makes the cursor's key of the page's last item.
+    pub fn of_rest<Key: Serialize>(
+        rest: impl IntoIterator<Item = T>,
+        query: &PageQuery,
+        key: impl FnOnce(&T) -> Key,
+    ) -> Result<Self>
+    where
+        T: Serialize,
+    {
+        let size = PageBounds::from(query).size()?;
+        let mut rest = rest.into_iter().peekable();
+        let items = fill(&mut rest, size);
+        let more = rest.peek().is_some();
+        let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&key(last)));
+        Ok(Self { items, next_cursor })
+    }
+
     pub fn map<U>(self, item: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(item).collect(), next_cursor: self.next_cursor }
+    }
+}
+
+/// Takes the items of a page. The first comes whatever its size.
+fn fill<T: Serialize>(rest: &mut Peekable<impl Iterator<Item = T>>, size: PageSize) -> Vec<T> {
+    let (mut items, mut bytes) = (Vec::new(), 0_usize);
+    while let Some(item) = rest.peek() {
+        bytes = bytes.saturating_add(json_bytes(item));
+        let is_full = items.len() >= size.rows as usize || bytes > size.bytes;
+        if is_full && !items.is_empty() {
+            break;
+        }
+        items.extend(rest.next());
+    }
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_of_a_list_in_memory_ends_at_its_bounds_in_items_and_in_bytes() {
+        let large = "x".repeat(limits::PAGE_BYTES / 2);
+        let all = [large.as_str(), "a", "b", &large, &large, "c"];
+        let page = |begin: usize, limit: Option<u32>| {
+            let query = PageQuery { limit, cursor: None };
+            let page = Page::of_rest(all[begin..].iter().copied(), &query, |last| last.len());
+            page.map(|page| (page.items.len(), page.next_cursor))
+        };
+        let cursor = |key: usize| Some(check::make_cursor(&key));
+        assert_eq!(page(0, None).unwrap(), (3, cursor(1)));
+        assert_eq!(page(0, Some(2)).unwrap(), (2, cursor(1)));
+        assert_eq!(page(3, None).unwrap(), (1, cursor(large.len())));
+        assert_eq!(page(4, None).unwrap(), (2, None));
+        page(0, Some(0)).unwrap_err();
     }
 }

@@ -229,23 +229,52 @@ impl Input {
         Self { json, headers }
     }
 
-    /// Checks the arguments. A `null` counts as absent, and an integer may be written as 42.0,
-    /// which types of Rust do not read: it becomes 42.
+    /// Checks the arguments. A `null` counts as absent, and an integer may be written as 42.0, also
+    /// in a list or an object. Types of Rust do not read that: it becomes 42.
     pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
         arguments.retain(|_, value| !value.is_null());
         check_members(&self.json, arguments, "")?;
-        for (name, value) in arguments.iter_mut() {
-            let is_integer = self.json["properties"][name.as_str()]["type"] == "integer";
-            if is_integer
-                && value.is_f64()
-                && let Some(number) = value.as_f64()
-                && let Ok(whole) = format!("{number:.0}").parse::<i64>()
-            {
-                *value = whole.into();
-            }
-        }
+        remove_zero_fractions_of_members(&self.json, arguments);
         Ok(())
     }
+}
+
+fn remove_zero_fractions_of_members(schema: &Value, object: &mut Map<String, Value>) {
+    let known = schema.get("properties").and_then(Value::as_object);
+    let other = schema.get("additionalProperties");
+    for (name, member) in object.iter_mut() {
+        if let Some(schema) = known.and_then(|known| known.get(name)).or(other) {
+            remove_zero_fractions(schema, member);
+        }
+    }
+}
+
+/// Rewrites numbers of a checked value as integers where the schema has integers and no other
+/// numbers.
+fn remove_zero_fractions(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let kinds = schema.get("type").unwrap_or(&Value::Null);
+            let is_integer =
+                has(kinds, |kind| kind == "integer") && !has(kinds, |kind| kind == "number");
+            if let Some(whole) = whole(number).filter(|_| is_integer) {
+                *value = whole;
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                items.iter_mut().for_each(|item| remove_zero_fractions(schema, item));
+            }
+        }
+        Value::Object(object) => remove_zero_fractions_of_members(schema, object),
+        _ => {}
+    }
+}
+
+fn whole(number: &Number) -> Option<Value> {
+    let digits = format!("{:.0}", number.as_f64()?);
+    let small = digits.parse::<i64>().map(Value::from);
+    small.or_else(|_| digits.parse::<u64>().map(Value::from)).ok()
 }
 
 /// Collects annotated arguments. Those that break the rules of SEP-2243 are left out: a client
@@ -530,6 +559,45 @@ mod tests {
         assert_eq!(arguments["limit"], json!(3));
         let error = check(json!({"name": "a", "limit": 3.5})).unwrap_err();
         assert_eq!(error.message, "limit: must be an integer");
+    }
+
+    #[test]
+    fn integer_in_a_list_or_an_object_may_be_written_with_a_fraction_of_zero() {
+        let integers = json!({"type": "integer"});
+        let input = Input::from_json(json!({
+            "type": "object",
+            "properties": {
+                "sizes": {"type": "array", "items": integers},
+                "part": {
+                    "type": "object",
+                    "properties": {
+                        "at": {"type": ["integer", "null"]},
+                        "share": {"type": "number"},
+                    },
+                },
+                "counts": {"type": "object", "additionalProperties": integers},
+                "any": {},
+            },
+        }));
+        let checked = |arguments: Value| {
+            let Value::Object(mut arguments) = arguments else { panic!("an object") };
+            input.check(&mut arguments).map(|()| Value::Object(arguments))
+        };
+        let given = json!({
+            "sizes": [1.0, 2],
+            "part": {"at": 3.0, "share": 4.0},
+            "counts": {"a": -5.0, "b": 1e19},
+            "any": [6.0],
+        });
+        let expected = json!({
+            "sizes": [1, 2],
+            "part": {"at": 3, "share": 4.0},
+            "counts": {"a": -5, "b": 10_000_000_000_000_000_000_u64},
+            "any": [6.0],
+        });
+        assert_eq!(checked(given).unwrap(), expected);
+        let error = checked(json!({"sizes": [1.0, 1.5]})).unwrap_err();
+        assert_eq!(error.message, "sizes[1]: must be an integer");
     }
 
     #[test]

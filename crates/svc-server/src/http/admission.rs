@@ -22,7 +22,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderValue, Method, header, request::Parts};
+use http::{Method, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use svc_core::service::{BudgetHold, Credential, Services};
 use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
@@ -58,12 +58,10 @@ impl Admission {
         let is_get = request.method == Method::GET;
         let (mut one, mut stream) = (None, None);
         if let Some(caller) = caller {
-            // A GET whose response may be a stream.
-            let accept =
-                request.headers.get(header::ACCEPT).map_or(&b""[..], HeaderValue::as_bytes);
-            let events = sse::MEDIA_TYPE.as_bytes();
-            let accepts_events = accept.windows(events.len()).any(|part| part == events);
-            if is_get && (accepts_events || entry::may_stream(request.uri.path())) {
+            // A GET whose response may be a stream: as the handler decides, however it is written.
+            let accept = web::Accept::from_headers(&request.headers);
+            let is_feed = accept.prefers(sse::MEDIA_TYPE, "application/json");
+            if is_get && (is_feed || entry::may_stream(request.uri.path())) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
                 // Without `Content-Length` the body counts as long as the route allows.
@@ -86,12 +84,14 @@ impl Admission {
     }
 
     /// Wraps the response: its body holds the budget, and a stream ends with its credential.
-    pub(super) async fn answer(mut self, response: Response) -> Response {
+    pub(super) async fn answer(mut self, mut response: Response) -> Response {
+        let last_words = response.extensions_mut().remove::<web::LastWords>();
+        let last_words = last_words.map(|web::LastWords(words)| words);
         let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
         // The response to another call is completed even if the call ended its session.
         let ends_with_token = response.extensions().get::<web::EndsWithToken>().is_some();
-        let ends_with_credential = is_stream && (self.is_get || is_endless || ends_with_token);
+        let ends_with_credential = ends_with_token || (is_stream && (self.is_get || is_endless));
         let over = match &self.credential {
             Some(credential) if ends_with_credential => {
                 let access = &self.services.access;
@@ -100,7 +100,7 @@ impl Admission {
                     // The database may be away, and the client could not resume this response. The
                     // token is checked again before the call is answered.
                     None if !self.is_get && ends_with_token && !access.is_over(credential) => None,
-                    None => return response.map(|_| Body::empty()),
+                    None => return response.map(|_| last_words.unwrap_or_default().into()),
                 }
             }
             _ => None,
@@ -113,6 +113,7 @@ impl Admission {
                 Body::new(AnswerBody {
                     body,
                     over,
+                    last_words,
                     reserved,
                     reader: self.reader,
                     waiting: None,
@@ -262,6 +263,8 @@ struct AnswerBody {
     body: Body,
     /// Completes when the credential of a stream ends.
     over: Option<BoxFuture<'static, ()>>,
+    /// Sent when the credential ends before the stream.
+    last_words: Option<Bytes>,
     reserved: Option<BudgetHold>,
     /// The reader whose budget the bytes count for; `None` for the operator.
     reader: Option<AnswerReader>,
@@ -282,9 +285,13 @@ impl http_body::Body for AnswerBody {
         let this = self.get_mut();
         if this.over.as_mut().is_some_and(|over| over.as_mut().poll(cx).is_ready()) {
             (this.over, this.waiting, this.is_over) = (None, None, true);
+            // A complete stream has its answer. Any other part is not for this reader any more.
+            if let Poll::Ready(None) = Pin::new(&mut this.body).poll_frame(cx) {
+                this.last_words = None;
+            }
         }
         if this.is_over {
-            return Poll::Ready(None);
+            return Poll::Ready(this.last_words.take().map(|words| Ok(Frame::data(words))));
         }
         if let Some(waiting) = &mut this.waiting {
             let bytes = ready!(waiting.as_mut().poll(cx));
@@ -320,7 +327,10 @@ impl http_body::Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_over || (self.waiting.is_none() && self.body.is_end_stream())
+        if self.is_over {
+            return self.last_words.is_none();
+        }
+        self.waiting.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -341,6 +351,8 @@ mod tests {
     use super::*;
 
     const PIECE: usize = 10_000;
+    /// Why a stream ends before its answer.
+    const WHY: &str = "data: why\n\n";
 
     fn reader(test: &TestStore, bound: u64) -> AnswerReader {
         let mut tuning = Tuning::default();
@@ -363,6 +375,7 @@ mod tests {
         AnswerBody {
             body: Body::from_stream(futures_util::stream::iter(pieces.collect::<Vec<_>>())),
             over: None,
+            last_words: None,
             reserved: None,
             reader: Some(reader.clone()),
             waiting: None,
@@ -389,6 +402,7 @@ mod tests {
         let mut response = Response::new(Body::from("data: 1\n\n"));
         sse::announce(response.headers_mut());
         response.extensions_mut().insert(web::EndsWithToken);
+        response.extensions_mut().insert(web::LastWords(WHY.into()));
         admission.answer(response).await.into_body().collect().await.unwrap().to_bytes()
     }
 
@@ -398,8 +412,25 @@ mod tests {
         let services = testing::services_with(&test, Tuning::default());
         let later = 1 << 50;
         assert_eq!(answer_of_call(&services, later, false).await, "data: 1\n\n");
-        assert!(answer_of_call(&services, later, true).await.is_empty(), "a GET can be repeated");
-        assert!(answer_of_call(&services, 0, false).await.is_empty(), "its token has expired");
+        assert_eq!(answer_of_call(&services, later, true).await, WHY, "a GET can be repeated");
+        assert_eq!(answer_of_call(&services, 0, false).await, WHY, "its token has expired");
+    }
+
+    #[tokio::test]
+    async fn stream_that_ends_with_its_token_says_why_unless_it_is_complete() {
+        let test = TestStore::open().await;
+        let reader = reader(&test, 25_000);
+        for (pieces, last_words, expected) in
+            [(2, Some(WHY), WHY), (0, Some(WHY), ""), (2, None, "")]
+        {
+            let cut = AnswerBody {
+                over: Some(std::future::ready(()).boxed()),
+                last_words: last_words.map(Bytes::from),
+                ..body(&reader, pieces)
+            };
+            assert!(!cut.is_end_stream(), "{pieces}");
+            assert_eq!(cut.collect().await.unwrap().to_bytes(), expected, "{pieces}");
+        }
     }
 
     #[tokio::test]

@@ -100,10 +100,15 @@ async fn show(
     if query.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes into `after` here"));
     }
-    let after = after(query.after.as_deref())?;
+    let is_feed = Accept::from_headers(&headers).prefers(sse::MEDIA_TYPE, "application/json");
+    // Where there is a header, the query is not read.
+    let resumed = if is_feed { last_event_id(&headers, None)? } else { None };
+    let after = match resumed {
+        Some(cursor) => StartAfter::Cursor(cursor),
+        None => after(query.after.as_deref())?,
+    };
     let kind = query.kind.filter(|kind| !kind.is_empty());
-    if Accept::from_headers(&headers).prefers(sse::MEDIA_TYPE, "application/json") {
-        let after = last_event_id(&headers, None)?.map_or(after, StartAfter::Cursor);
+    if is_feed {
         // The first heartbeat precedes the stream, so that the stream does not report it. Only the
         // page counts: other programs may follow events without showing them to a person.
         let is_page = headers.get("svc-page").is_some_and(|value| value == "1");

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use http::Method;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::{
@@ -125,13 +126,16 @@ async fn inbox(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
+    method: Method,
     list: ListRequest<Peek>,
 ) -> PageResult<Message> {
     let ListRequest { filter: Peek { peek }, page } = list;
-    Ok(Json(if peek {
-        app.services.team.peek_messages(&caller, &id, &page).await?
-    } else if page.cursor.is_some() {
+    if !peek && page.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes with peek=true"));
+    }
+    // Messages would be leased to a client that is not sent them.
+    Ok(Json(if peek || method == Method::HEAD {
+        app.services.team.peek_messages(&caller, &id, &page).await?
     } else {
         app.services.team.take_messages(&caller, &id, &page).await?
     }))

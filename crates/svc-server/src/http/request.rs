@@ -187,12 +187,14 @@ fn json_response(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, json)], body).into_response()
 }
 
-/// A response of lines of JSON, each made when the connection has room for it.
+/// A response of lines of JSON, each made when the connection has room for it. It ends with its
+/// caller's token at the latest.
 pub(super) fn json_lines(lines: impl Stream<Item = String> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response.extensions_mut().insert(web::EndsWithToken);
     response
 }
 
@@ -202,10 +204,14 @@ impl FromRequest<App> for JsonBytes {
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         web::require_json(&parts.headers)?;
-        let is_known = parts.extensions.get::<Caller>().is_some();
-        let limit = entry::body_bytes(parts.uri.path(), is_known);
-        web::read(body, limit, app.services.tuning().body_stall).await.map(Self)
+        read_body(&parts, body, app).await.map(Self)
     }
+}
+
+async fn read_body(head: &RequestHead, body: Body, app: &App) -> Result<Bytes, Problem> {
+    let is_known = head.extensions.get::<Caller>().is_some();
+    let limit = entry::body_bytes(head.uri.path(), is_known);
+    web::read(body, limit, app.services.tuning().body_stall).await
 }
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
@@ -224,10 +230,13 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
         if request.body().is_end_stream() {
             return Ok(Self(None));
         }
-        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        let (head, body) = request.into_parts();
+        let bytes = read_body(&head, body, app).await?;
+        // A body in chunks shows only when it is read that it is empty, and then has no type.
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(None));
         }
+        web::require_json(&head.headers)?;
         web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Some).map(Self)
     }
 }
@@ -317,11 +326,12 @@ fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     if path != "." {
         return path;
     }
-    // serde names the missing field only in the text of its error. To get the name from
-    // `de::Error::missing_field` would need an adapter for all methods of `Deserializer`, so this
-    // parses the text; the test below fails if serde changes it.
+    // serde names the field that is missing, or is there twice, only in the text of its error. To
+    // get the name from `de::Error::missing_field` would need an adapter for all methods of
+    // `Deserializer`, so this parses the text; the test below fails if serde changes it.
     let text = error.inner().to_string();
-    match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
+    let names_field = |before: &str| matches!(before, "missing field " | "duplicate field ");
+    match text.split_once('`').filter(|(before, _)| names_field(before)) {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
         None => String::new(),
     }
@@ -342,10 +352,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lines_end_with_the_token_of_their_caller() {
+        let response = json_lines(futures_util::stream::empty());
+        assert!(response.extensions().get::<web::EndsWithToken>().is_some());
+    }
+
+    #[test]
     fn parse_error_names_the_field() {
         for (body, field) in [
             (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
             (r#"{"display_name":"a"}"#, Some("backend")),
+            (r#"{"display_name":"a","backend":"b","backend":"b"}"#, Some("backend")),
             (r#"{"display_name":"a","backend":"b","role":"king"}"#, Some("role")),
             (r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#, Some("metadata.k")),
             (r#"{"display_name":"a","backend":"b","pid":-1}"#, Some("pid")),

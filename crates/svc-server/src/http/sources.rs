@@ -71,7 +71,6 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct LoginBody {
     /// The port of this machine that the browser comes back to; 0 or none for that of the entry,
     /// else any.
@@ -87,7 +86,6 @@ struct LoginPage {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct LoginWait {
     /// The address that the browser was redirected to, if it cannot reach this machine.
     redirect: Option<String>,
@@ -157,7 +155,6 @@ struct SourceChanges {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct SourceApproval {
     /// The `digest` of the changes that the person has seen.
     digest: String,
@@ -389,18 +386,14 @@ async fn list_tools(
     caller: Caller,
     list: ListRequest<ToolFilter>,
 ) -> PageResult<Descriptor> {
-    let limit = check::limit(list.page.limit)? as usize;
     let after: Option<String> = check::cursor(list.page.cursor.as_deref())?;
     let mut open = app.tools.open_to(&caller);
     open.sort_by(|a, b| a.name().cmp(b.name()));
-    let mut rest = open.into_iter().filter(|tool| {
+    let rest = open.into_iter().filter(|tool| {
         // The tool in the cursor may be gone.
         after.as_deref().is_none_or(|after| tool.name() > after)
             && list.filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });
-    let items: Vec<Descriptor> =
-        rest.by_ref().take(limit).map(|tool| Descriptor::from_tool(&tool)).collect();
-    let more = rest.next().is_some();
-    let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
-    Ok(Json(Page { items, next_cursor }))
+    let rest = rest.map(|tool| Descriptor::from_tool(&tool));
+    Ok(Json(Page::of_rest(rest, &list.page, |last| last.name.clone())?))
 }

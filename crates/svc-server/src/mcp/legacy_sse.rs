@@ -8,7 +8,7 @@ use axum::{
     extract::{Request as HttpRequest, State},
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use svc_core::service::{Error, mcp::NewMcpSession, process::RequestSender};
 use svc_model::{Caller, Seq, StreamName};
 use svc_store::McpTransport;
@@ -27,7 +27,7 @@ use super::{
         result_message,
     },
     server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
-    stream::{AnswerForms, LogCursor, sse_session_response},
+    stream::{AnswerForms, LogCursor, sse_session_response, stream_head},
 };
 use crate::web::{self, Code, Problem};
 
@@ -35,8 +35,12 @@ use crate::web::{self, Code, Problem};
 pub(super) async fn open(
     State(server): State<McpServer>,
     Extension(caller): Extension<Caller>,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        return Ok(stream_head());
+    }
     let resumed = session_to_resume(&server, &caller, &headers).await?;
     let (session, after) = if let Some(resumed) = resumed {
         resumed
@@ -63,7 +67,11 @@ async fn session_to_resume(
     };
     let session = server.sessions.find(caller, stream).await?;
     let session = session.filter(|session| session.transport == McpTransport::Sse);
-    Ok(session.map(|session| (session, after)))
+    let Some(session) = session else { return Ok(None) };
+    let end = server.services.log.stream_end(&StreamName::new("mcp", &session.id)).await?;
+    // A client that knows more than the log, which was restored, gets all of it.
+    let is_known = end.is_some_and(|end| after <= end.head);
+    Ok(Some((session, if is_known { after } else { 0 })))
 }
 
 /// `POST /messages?session_id=…`: the answer goes to the session's stream, before this response is

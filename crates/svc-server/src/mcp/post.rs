@@ -155,7 +155,7 @@ impl PostedMessages<'_> {
         let RecordedCall { id: call, stream, session, is_repeatable } = call;
         let log = CallLog::open(server, call, stream, session, 0).await?;
         if forms.events {
-            return Ok(log.response(server));
+            return Ok(log.response(server, &id));
         }
         let rpc_id = id.clone();
         let answer = async move {

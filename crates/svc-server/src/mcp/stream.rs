@@ -32,11 +32,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     McpServer,
-    call::{CallAnswer, PendingAnswer},
+    call::{CallAnswer, PendingAnswer, token_ended},
     notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
     server::{McpMetrics, McpSession, RequestMeter},
 };
-use crate::web::{Accept, EndsWithToken, KeepAliveTimer};
+use crate::web::{Accept, EndsWithToken, KeepAliveTimer, LastWords};
 
 const JSON: &str = "application/json";
 
@@ -162,6 +162,15 @@ impl McpResponseBody {
     }
 }
 
+/// The response to `HEAD` where `GET` opens a stream: it has the same headers, and opens none.
+pub(crate) fn stream_head() -> Response {
+    // Without a length, as that of a stream.
+    let mut response =
+        Response::new(Body::from_stream(stream::empty::<Result<Bytes, Infallible>>()));
+    sse::announce(response.headers_mut());
+    response
+}
+
 /// One message as an event without an id.
 pub(crate) fn event(message: &str) -> String {
     sse::message("message", message)
@@ -213,7 +222,7 @@ pub(crate) async fn pending_response(
         () = tokio::time::sleep(limits::MCP_HEAD_DELAY) => {}
     }
     let (events, is_repeatable) = (forms.events, pending.is_repeatable);
-    let ends_with_token = pending.ends_with_token;
+    let ends_with_token = pending.ends_with_token.then(|| id.clone());
     let pending = Some(pending);
     let meter = meter.map(|meter| (meter, server.metrics.clone()));
     let source = AnswerSource { id, pending, meter, events, is_repeatable };
@@ -222,11 +231,18 @@ pub(crate) async fn pending_response(
     }
     let first = first.map_or_else(|| ": at work\n\n".to_owned(), |message| event(&message));
     let response = McpResponseBody::new(server, Some(first), source).events();
-    if ends_with_token { ending_with_token(response) } else { response }
+    match ends_with_token {
+        Some(id) => ending_with_token(response, &id),
+        None => response,
+    }
 }
 
-fn ending_with_token(mut response: Response) -> Response {
-    response.extensions_mut().insert(EndsWithToken);
+/// Lets the stream of a call end with its caller's token, and then with an error as the answer to
+/// the request.
+fn ending_with_token(mut response: Response, id: &RawValue) -> Response {
+    let extensions = response.extensions_mut();
+    extensions.insert(EndsWithToken);
+    extensions.insert(LastWords(event(&token_ended(id)).into()));
     response
 }
 
@@ -351,14 +367,15 @@ impl CallLog {
         Ok(Self { follow, call, session, close_requests })
     }
 
-    pub(crate) fn response(self, server: &McpServer) -> Response {
+    /// The stream of the call that has this JSON-RPC id.
+    pub(crate) fn response(self, server: &McpServer, id: &RawValue) -> Response {
         let primed = is_primed(self.session.client().revision);
         let first = primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
         let closed = self.session.closed.clone();
         let source = CallLogSource { log: self, retry_given: primed };
         let body = McpResponseBody { closed, ..McpResponseBody::new(server, first, source) };
         // Only a slow call is on record, and no such call ends its own session.
-        ending_with_token(body.events())
+        ending_with_token(body.events(), id)
     }
 
     /// The answer at the end of the stream; `None` if the call was cancelled.
@@ -484,6 +501,8 @@ pub(crate) async fn standalone_response(
         *count += 1;
         number = *count;
     });
+    // Read first: what follows until the notices begin is told twice, and not missed.
+    let head = server.services.log.log_head().await?;
     let mut notices = McpSessionNotices::new(server, caller, &session, from).await?;
     if session
         .client()
@@ -493,10 +512,8 @@ pub(crate) async fn standalone_response(
         // The list changed while the client was away, perhaps because the daemon was restarted.
         notices.queue.push(Notice::ToolsChanged);
     }
-    let position = match from {
-        Some(position) => position,
-        None => server.services.log.log_head().await?,
-    };
+    // A client may know more than a log that was restored.
+    let position = from.map_or(head, |from| from.min(head));
     let first = if is_primed(session.client().revision) {
         priming_event(standalone_stream_of(&session), position)
     } else {

@@ -8,7 +8,7 @@ use axum::{
     extract::State,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
 use svc_core::service::Error;
@@ -27,7 +27,7 @@ use super::{
     server::McpSession,
     stream::{
         CallLog, LogCursor, McpResponseBody, MessageSource, NextPart, event, standalone_response,
-        standalone_stream_of,
+        standalone_stream_of, stream_head,
     },
 };
 use crate::web::{Code, Endless, Problem};
@@ -36,6 +36,7 @@ use crate::web::{Code, Endless, Problem};
 pub(super) async fn open_stream(
     State(server): State<McpServer>,
     Extension(caller): Extension<Caller>,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     let (server, caller) = (&server, &caller);
@@ -43,6 +44,10 @@ pub(super) async fn open_stream(
         return Err(only_post());
     }
     let session = required_session(server, caller, &headers).await?;
+    if method == Method::HEAD {
+        // A stream that is opened ends the one before it.
+        return Ok(stream_head());
+    }
     // An unreadable header names no stream.
     let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
     let last = last.unwrap_or(".").trim();
@@ -70,7 +75,8 @@ pub(super) async fn open_stream(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let log = CallLog::open(server, row.call_id, name, session, after).await.map_err(failed)?;
-    Ok(log.response(server))
+    let id = RawValue::from_string(row.rpc_id);
+    Ok(log.response(server, id.as_deref().unwrap_or(RawValue::NULL)))
 }
 
 pub(super) async fn close(

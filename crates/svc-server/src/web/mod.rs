@@ -30,9 +30,15 @@ pub struct GivenRequestId;
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;
 
-/// Marks the stream of a call that cannot end its own session: it ends with its caller's token.
+/// Marks a stream in response to a request that cannot end its own session: it ends with its
+/// caller's token.
 #[derive(Debug, Clone, Copy)]
 pub struct EndsWithToken;
+
+/// The last part of a stream that its caller's token ends: it tells the client why, in the form of
+/// the stream.
+#[derive(Debug, Clone)]
+pub struct LastWords(pub Bytes);
 
 /// The pattern of the route that responded, for metrics: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]

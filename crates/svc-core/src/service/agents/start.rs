@@ -29,7 +29,6 @@ use crate::service::{Error, Result, check, core::Core, team};
 
 /// Request to start an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct NewAgent {
     /// The configured way to run it.
     pub instance: Option<String>,

@@ -1,5 +1,10 @@
 //! Errors: every one is a problem document that names what is wrong.
 
+use std::convert::Infallible;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream;
 use serde_json::{Value, json};
 
 use super::{
@@ -63,6 +68,13 @@ fn optional_body_may_be_missing() {
     d.request("POST", &format!("/v1/peers/{id}/heartbeat")).body("").send().ok(200);
     d.request("POST", &format!("/v1/peers/{id}/heartbeat")).send().ok(200);
     d.request("POST", &format!("/v1/tasks/{task}/cancel")).body("").send().ok(200);
+    // In chunks, of which the head does not say that there are none.
+    let chunks = |chunks: Vec<Result<Bytes, Infallible>>| {
+        let body = Body::from_stream(stream::iter(chunks));
+        d.request("POST", &format!("/v1/peers/{id}/heartbeat")).body(body).send()
+    };
+    chunks(Vec::new()).ok(200);
+    problem(&chunks(vec![Ok("{}".into())]), 415, "unsupported_media_type");
 }
 
 #[test]
@@ -180,6 +192,13 @@ fn unknown_fields_are_ignored() {
     instant(&sent["timestamp"]);
     assert_eq!(sent["state"], "queued");
     d.post("/v1/tasks", &json!({ "status": "done", "task_id": "mine", "x": null })).ok(201);
+    let agent = json!({ "instance": "nobody", "from_the_future": 1 });
+    invalid(&d.post("/v1/hosts", &agent), "instance");
+    for action in ["login", "login/wait", "approve"] {
+        let body = json!({ "digest": "x", "from_the_future": 1 });
+        let reply = d.post(&format!("/v1/sources/nothing/{action}"), &body);
+        assert_ne!(reply.status(), 422, "{action}: {reply:?}");
+    }
 }
 
 #[test]
@@ -263,6 +282,7 @@ fn list_accepts_limits_1_to_500_and_its_own_cursors() {
         for limit in ["0", "501", "abc", "-1", "1.5", "99999999999999999999"] {
             invalid(&d.get(&format!("{list}&limit={limit}")), "limit");
         }
+        invalid(&d.get(&format!("{list}&limit=1&limit=2")), "limit");
         for limit in ["1", "500"] {
             d.get(&format!("{list}&limit={limit}")).ok(200);
         }

@@ -37,6 +37,18 @@ fn ack_is_idempotent_and_unknown_id_is_not_found() {
 }
 
 #[test]
+fn head_of_an_inbox_takes_nothing() {
+    let d = Client::start();
+    let to = peer(&d, "s-1");
+    let id = send(&d, &to, "a");
+    let inbox = format!("/v1/peers/{to}/messages");
+    assert_eq!(d.request("HEAD", &inbox).send().status(), 200);
+    assert_eq!(states(&d, &id), ["accepted", "queued"]);
+    invalid(&d.get(&format!("{inbox}?cursor=00")), "cursor");
+    assert_eq!(each(&read(&d, &to), "id"), [id.as_str()]);
+}
+
+#[test]
 fn message_passes_through_every_state_in_order() {
     let d = Client::start();
     let (from, to) = (peer(&d, "s-1"), peer(&d, "s-2"));

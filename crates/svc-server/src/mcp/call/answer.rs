@@ -315,6 +315,11 @@ pub(super) async fn still_permitted(
     checked.map_err(|_| unauthorized())
 }
 
+/// The answer to a request whose response ends with its caller's token.
+pub(crate) fn token_ended(id: &RawValue) -> String {
+    error_message(Some(id), &rpc_error_of(unauthorized()))
+}
+
 /// Replaces the answer if the caller's token was revoked meanwhile.
 pub(super) fn unauthorized() -> Failure {
     Failure::Protocol {

@@ -56,7 +56,7 @@ use self::{
 };
 pub(super) use self::{
     active::{CallRecord, OpenQuestions, RequestKey, RequestStateSigner, RunningCalls},
-    answer::{CallAnswer, McpTaskView, PendingAnswer, cancel_call, rpc_error_of},
+    answer::{CallAnswer, McpTaskView, PendingAnswer, cancel_call, rpc_error_of, token_ended},
     run::{CallRun, WorkEnd},
 };
 use super::{
@@ -239,6 +239,7 @@ async fn record_and_run(
     let request = request_key(&session, &record.rpc_id);
     if let Some((id, running)) = server.running.by_request(&request)
         && running.record.params == record.params
+        && is_same_id(&running.record.rpc_id, &record.rpc_id)
     {
         let stream = log_stream_of(&id, &session);
         return Ok(recorded(id, stream));
@@ -277,6 +278,11 @@ pub(crate) fn log_stream_of(call: &CallId, session: &McpSession) -> StreamName {
         McpTransport::Http => StreamName::new("mcp", call),
         McpTransport::Sse => StreamName::new("mcp", &session.id),
     }
+}
+
+/// Whether two ids with one key are the same. The key of a long number has not all of its digits.
+fn is_same_id(one: &RawValue, other: &RawValue) -> bool {
+    one.get().starts_with('"') || one.get() == other.get()
 }
 
 fn request_key(session: &McpSession, rpc_id: &RawValue) -> RequestKey {

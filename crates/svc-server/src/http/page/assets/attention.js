@@ -39,11 +39,12 @@ function hosts(state, found) {
 
 /** Sessions that show a prompt in their own terminal. */
 function prompts(state, found) {
-  const asked = new Set([...(state.requests?.values() ?? [])].filter((request) => !request.closed_at).map((request) => request.session_key));
+  // The key of a session is no end of its id: the id stands in it encoded. The peer of an open request is named.
+  const asked = new Set([...(state.requests?.values() ?? [])].filter((request) => !request.closed_at).flatMap((request) => [request.peer_id, request.session_key]).filter(Boolean));
   const hosted = new Set([...(state.hosts?.values() ?? [])].flatMap((host) => [host.session_key, host.session_id]).filter(Boolean));
   for (const peer of state.peers.values()) {
     if (peer.status !== 'waiting' || hosted.has(peer.session_id)) continue;
-    if ([...asked].some((key) => key === peer.session_id || key?.endsWith(`:${peer.session_id}`))) continue;
+    if (asked.has(peer.peer_id) || asked.has(peer.session_id)) continue;
     const { kind, since, title, tool, until } = peer.waiting_for ?? {};
     const what = typeof tool === 'string' ? tool : tool?.name;
     const where = kind === 'limit' ? (until ? `until ${exact(until)}` : 'the vendor does not say when the limit ends') : `answer it in its terminal${peer.path ? `, in ${peer.path}` : ''}`;

@@ -5,8 +5,17 @@ export const VIEWS = ['now', 'agents', 'messages', 'tasks', 'log', 'journal', 's
 
 const watchers = new Set();
 
+/** A part of a path as text; as it stands there if it decodes to none. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 export function where() {
-  const parts = location.pathname.replace(/^\/ui\/?/, '').split('/').filter(Boolean).map(decodeURIComponent);
+  const parts = location.pathname.replace(/^\/ui\/?/, '').split('/').filter(Boolean).map(decoded);
   const view = VIEWS.includes(parts[0]) ? parts[0] : 'now';
   return { view, id: parts.slice(1).join('/'), query: new URLSearchParams(location.search) };
 }

@@ -98,7 +98,7 @@ async function addLimit(host) {
     if (!events.length) return;
     const last = events[events.length - 1];
     host.limited_until = last.data.until;
-    after = last.position;
+    after = last.seq;
   }
 }
 
@@ -146,8 +146,8 @@ const LISTS = {
   },
   sessions: () => all('/v1/sessions', 'sessions', 'session_id', { open: true }, 1000),
   ghap: () => all('/v1/ghap', 'ghap', 'id', { status: 'active' }, 1000),
-  tasks: () => all('/v1/tasks', 'tasks', 'task_id', {}, 500),
-  messages: () => all('/v1/messages', 'messages', 'id', {}, 500),
+  tasks: () => all('/v1/tasks', 'tasks', 'task_id', {}, 500).then(oldestFirst),
+  messages: () => all('/v1/messages', 'messages', 'id', {}, 500).then(oldestFirst),
   hosts: async () => {
     const hosts = await all('/v1/hosts', 'hosts', 'id', {}, 500);
     for (const host of hosts.values()) await addLimit(host);
@@ -171,17 +171,43 @@ async function all(path, name, key, filters, most) {
   return rows;
 }
 
+/** A list that comes the latest first, in the order in which rows are added and let go of. */
+const oldestFirst = (rows) => new Map([...rows].reverse());
+
+/** Reads of lists that are under way, each with the changes that came meanwhile. */
+const reads = new Set();
+let asked = 0;
+/** The number of the read that each list is from. */
+const shown = new Map();
+
 export async function load(name) {
+  const read = { name, number: (asked += 1), later: [] };
+  reads.add(read);
   try {
-    state[name] = await LISTS[name]();
+    const rows = await LISTS[name]();
+    reads.delete(read);
+    // A read that was asked for later may have come first.
+    if (!(shown.get(name) > read.number)) {
+      state[name] = rows;
+      shown.set(name, read.number);
+      read.later.forEach((apply) => apply());
+    }
     state.failures.delete(name);
     state.loaded.add(name);
   } catch (error) {
+    reads.delete(read);
     if (error.status === 401) return signedOut();
     state.failures.set(name, error.message);
   }
   changed(name);
   return undefined;
+}
+
+/** Changes a list, and once more when what is being read of it has come, which may be older. */
+function change(name, apply) {
+  apply();
+  for (const read of reads) if (read.name === name) read.later.push(apply);
+  changed(name);
 }
 
 function signedOut() {
@@ -219,13 +245,14 @@ async function refetch() {
       try {
         const read = await get(ONE[list](id));
         if (list === 'hosts') await addLimit(read);
-        state[list].set(id, read);
+        // Of sessions the list has those that are open.
+        const isOver = list === 'sessions' && read.ended_at;
+        change(list, () => (isOver ? state[list].delete(id) : state[list].set(id, read)));
       } catch (error) {
-        if (error.status === 404) state[list].delete(id);
+        if (error.status === 404) change(list, () => state[list].delete(id));
       }
     }
     bound(state[list]);
-    changed(list);
   }
   refetching = stale.size ? setTimeout(refetch, BEAT) : null;
 }
@@ -244,36 +271,38 @@ function take(event) {
   const family = kind.split('.')[0];
   if (kind === 'task' || kind === 'terminal') {
     if (data?.task_id) {
-      state.tasks.set(data.task_id, { ...state.tasks.get(data.task_id), ...data });
-      bound(state.tasks);
-      changed('tasks');
+      change('tasks', () => {
+        state.tasks.set(data.task_id, { ...state.tasks.get(data.task_id), ...data });
+        bound(state.tasks);
+      });
     }
   } else if (kind === 'peer.status') {
-    const peer = state.peers.get(data.peer_id);
     // What a session waits for stands in its document.
     if (data.status === 'waiting' && !data.waiting_for) refresh('peers', data.peer_id);
-    if (peer) {
+    change('peers', () => {
+      const peer = state.peers.get(data.peer_id);
+      if (!peer) {
+        refresh('peers', data.peer_id);
+        return;
+      }
       const since = peer.status === data.status ? peer.since : data.since ?? event.at;
       state.peers.set(data.peer_id, { ...peer, status: data.status, evidence: data.evidence ?? peer.evidence, waiting_for: data.waiting_for, since, last_seen: event.at });
-      changed('peers');
-    } else refresh('peers', data.peer_id);
+    });
   } else if (kind === 'peer.removed') {
     state.names.set(data.peer_id, data.display_name ?? state.peers.get(data.peer_id)?.display_name);
-    state.peers.delete(data.peer_id);
-    changed('peers');
+    change('peers', () => state.peers.delete(data.peer_id));
   } else if (family === 'peer') {
     refresh('peers', data.peer_id);
   } else if (family === 'message' && data?.id) {
     if (data.state === 'offered') count('deliveries', event);
-    const known = state.messages.get(data.id);
-    if (known) {
-      state.messages.set(data.id, { ...known, state: data.state, reason: data.reason });
-      changed('messages');
-    } else refresh('messages', data.id);
+    change('messages', () => {
+      const known = state.messages.get(data.id);
+      if (known) state.messages.set(data.id, { ...known, state: data.state, reason: data.reason });
+      else refresh('messages', data.id);
+    });
   } else if (family === 'session' && data?.session_id) {
     if (kind === 'session.ended') {
-      state.sessions.delete(data.session_id);
-      changed('sessions');
+      change('sessions', () => state.sessions.delete(data.session_id));
     } else {
       // Its folder may have a file that names servers.
       if (kind === 'session.started' && state.sources) refresh('sources', '');

@@ -73,6 +73,7 @@ function Entry({ row, isLive }) {
 /** What was said, and what is said from now on. A longer past is read again, up to where the first one ended. */
 function useHistory(id) {
   const [, show] = useState(0);
+  const [turn, setTurn] = useState(0);
   const known = useRef({ entries: [], saying: new Map(), isLoading: true });
   useEffect(() => {
     const history = { entries: [], past: [], isLoading: true, error: null, hasEarlier: false, saying: new Map() };
@@ -146,12 +147,12 @@ function useHistory(id) {
       clearTimeout(timer);
       leave();
     };
-  }, [id]);
-  return known.current;
+  }, [id, turn]);
+  return [known.current, () => setTurn((n) => n + 1)];
 }
 
 /** The end of a conversation stays in sight until the person scrolls away. */
-function History({ history, isLive }) {
+function History({ history, again, isLive }) {
   const box = useRef();
   const [follow, setFollow] = useState(true);
   const rows = rowsOf([...history.entries, ...history.saying.values()]);
@@ -160,13 +161,13 @@ function History({ history, isLive }) {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [rows.length, last?.entry.content, last?.result, follow]);
   return html`<div class="history" ref=${box} tabindex="0" role="log" aria-label="What was said" onScroll=${() => setFollow(box.current.scrollTop + box.current.clientHeight >= box.current.scrollHeight - 40)}>
-    ${history.error ? html`<${Failure} text=${history.error.message} />` : history.isLoading ? html`<${Loading} of="what was said" />` : !rows.length ? html`<${Empty} title="Nothing was said yet." />` : ''}
+    ${history.error ? html`<${Failure} text=${history.error.message} again=${again} />` : history.isLoading ? html`<${Loading} of="what was said" />` : !rows.length ? html`<${Empty} title="Nothing was said yet." />` : ''}
     ${history.hasEarlier && html`<${Action} run=${history.earlier}>Earlier<//>`}
     ${rows.map((row, index) => html`<${Entry} key=${row.entry.key ?? row.entry.offset ?? index} row=${row} isLive=${isLive} />`)}</div>`;
 }
 
 function Host({ id, host, requests }) {
-  const history = useHistory(id);
+  const [history, again] = useHistory(id);
   const [text, setText] = useState('');
   useClock();
   const isLive = !OVER.includes(host.state);
@@ -180,7 +181,7 @@ function Host({ id, host, requests }) {
       ${isLive && html`<${Action} run=${() => post(url(id, 'interrupt'))}>Interrupt<//><${Action} ask="Stop this agent?" run=${() => post(url(id, 'stop'))}>Stop<//>`}</header>
     <${FactLine} of=${[['Instance', host.instance ?? host.backend], ['Machine', host.machine && line(host.machine, 80)], ['Folder', host.worktree && html`<code>${line(host.worktree, 200)}</code>`], ['Started', html`<${Time} at=${host.started_at} />`], ['Exit', host.exit_code ?? host.signal], ['Key', html`<code>${line(host.session_key ?? host.id, 120)}</code>`]]} />
     <${Facts} of=${[['Task', host.task && line(host.task, 200)], ['Error', host.error && html`<${Text} value=${host.error} cut=${400} />`]]} />
-    <${History} history=${history} isLive=${isLive} />
+    <${History} history=${history} again=${again} isLive=${isLive} />
     ${requests.map((request) => html`<section class="need" key=${request.request_id} aria-label="What it asks"><${State} of="request" /><div class="what"><${Asked} request=${request} /></div><${Time} at=${request.opened_at} /><div class="do"><${Answers} request=${request} /></div></section>`)}
     ${isLive && html`<form class="compose" onSubmit=${send}><textarea rows="2" aria-label="Prompt" placeholder="Tell the agent what to do" value=${text} onInput=${(event) => setText(event.target.value)}
       onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && send(event)}></textarea><${Action} class="primary" run=${() => send()} title="Ctrl+Enter: after its turn">Send<//>
@@ -257,7 +258,12 @@ export function Agents({ route }) {
   const left = rows.filter(hasLeft).length;
   const shown = rows.filter((row) => (find ? fits(row, find) : isWhole || row.key === route.id || !hasLeft(row)));
   const canStart = [...(instances?.values() ?? [])].some((each) => each.callable);
-  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Agents"><header class="bar"><h2>Agents</h2><button class="primary" onClick=${() => setStarting(true)} disabled=${!instances?.size} title=${canStart ? '' : 'No agent program is installed'}>Start one</button>
+  // No event tells that a program was installed or removed.
+  const start = () => {
+    load('instances');
+    setStarting(true);
+  };
+  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Agents"><header class="bar"><h2>Agents</h2><button class="primary" onClick=${start} disabled=${!instances?.size} title=${canStart ? '' : 'No agent program is installed'}>Start one</button>
       ${rows.length > 0 && html`<${Search} value=${find} set=${setFind} label="Search agents" />`}<span class="muted">${find ? `${shown.length} of ${rows.length}` : rows.length - left}</span>
       ${left > 0 && !find && html`<label class="switch"><input type="checkbox" checked=${isWhole} onChange=${(event) => setQuery({ left: event.target.checked ? 'yes' : '' })} /> ${left} who left</label>`}</header>
     ${!rows.length ? html`<${Empty} title="No agent has been here yet."><code>svc install</code> wires the agents of your terminals, which then show here by themselves; <code>svc agent start</code>, or the button above, starts one that svc hosts.<//>`

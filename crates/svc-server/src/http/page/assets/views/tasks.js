@@ -29,6 +29,7 @@ function ending(task) {
 /** Reads the end of a task's stream, and follows it from there. */
 function useOutput(task) {
   const [, show] = useState(0);
+  const [turn, setTurn] = useState(0);
   const output = useRef({ lines: [], last: 0, first: 0, isLoading: true, error: null, timer: null });
   const id = task.task_id;
   const take = (event) => {
@@ -74,12 +75,12 @@ function useOutput(task) {
       clearTimeout(known.timer);
       leave();
     };
-  }, [id]);
-  return output.current;
+  }, [id, turn]);
+  return [output.current, () => setTurn((n) => n + 1)];
 }
 
 function Output({ task }) {
-  const output = useOutput(task);
+  const [output, again] = useOutput(task);
   const [find, setFind] = useState('');
   const [follow, setFollow] = useState(true);
   const wanted = useSettled(find, 150).toLowerCase();
@@ -91,7 +92,7 @@ function Output({ task }) {
       <span class="muted">${wanted ? `${lines.length.toLocaleString('en')} of ${output.lines.length.toLocaleString('en')} lines` : `${output.lines.length.toLocaleString('en')} lines`}</span>
       ${!follow && html`<button onClick=${() => setFollow(true)}>Follow the end</button>`}</div>
     ${output.first > 1 && html`<p class="muted note">The first ${output.first.toLocaleString('en')} events are left out: <code>svc task watch ${task.task_id}</code> shows all.</p>`}
-    ${output.error ? html`<${Failure} text=${output.error.message} />`
+    ${output.error ? html`<${Failure} text=${output.error.message} again=${again} />`
       : output.isLoading && !output.lines.length ? html`<${Loading} of="the output" />`
       : !output.lines.length ? html`<${Empty} title="No output yet." />`
       : html`<${List} kind="log" class="output" label="Output" count=${lines.length} height=${20} follow=${follow && !wanted} onFollow=${setFollow}
