@@ -23,8 +23,8 @@ use crate::cli::{ALREADY_RUNNING, daemon};
 pub(super) enum DeliveryError {
     /// Nothing was sent, because no daemon runs.
     NotSent(String),
-    /// The request may have been sent: the response is missing, or is an internal error of the
-    /// daemon.
+    /// The request may have been sent: the response is missing, or is an error that passes, such as
+    /// an internal one of the daemon.
     Unanswered(String),
     Refused(String),
 }
@@ -58,7 +58,8 @@ async fn request(context: &Context, pid: u32, input: &Value) -> Result<Value, De
     if reply.status == StatusCode::SERVICE_UNAVAILABLE {
         return Err(DeliveryError::Unanswered("the daemon is not ready".to_owned()));
     }
-    if reply.status.is_server_error() {
+    // A budget that is used up is free again later. The refused thing may have been the answer.
+    if reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS {
         return Err(DeliveryError::Unanswered(reply.problem().to_string()));
     }
     if !reply.status.is_success() {

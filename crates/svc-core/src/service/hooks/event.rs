@@ -631,11 +631,14 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::{TokenId, session_id_in_process};
+    use svc_model::{BudgetKind, TokenId, session_id_in_process};
     use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::{
+        Tuning,
+        testing::{services, services_with, session},
+    };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the
     /// same, with the secret by which the session can be taken over.
@@ -719,6 +722,42 @@ mod tests {
         assert_eq!(tell(1, "third", used).await, HookReply::default(), "it was printed");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn lost_ids_neither_refuse_an_event_nor_take_the_rows_of_their_session() {
+        let test = TestStore::open().await;
+        let mut tuning = Tuning::default();
+        tuning.budget.set(BudgetKind::Rows, 20);
+        let services = services_with(&test, tuning);
+        let caller = session("greedy", &[]);
+        let tell = async |name: &str, id: &str, lost: Vec<String>| {
+            let payload = json!({
+                "session_id": "s", "hook_event_name": name, "tool_name": "Read",
+                "tool_use_id": id, "tool_input": {}, "cwd": "/p",
+            });
+            let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+            let call = HookCall { id: Some(id.to_owned()), lost, ..HookCall::default() };
+            services.hooks.hook(&caller, event, call).await.unwrap()
+        };
+        tell("SessionStart", "begin", Vec::new()).await;
+        let peer = test.store.peers().of_session("s").await.unwrap().unwrap().peer.peer_id;
+        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
+        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        assert_ne!(tell("PostToolUse", "first", Vec::new()).await, HookReply::default());
+        // The session may keep fewer rows than it reports ids.
+        let others = (0..100).map(|number| format!("lost-{number}"));
+        let lost: Vec<_> = std::iter::once("first".to_owned()).chain(others).collect();
+        for id in ["second", "third"] {
+            // Nobody saw the answers before this one either.
+            let lost = lost.iter().cloned().chain((id == "third").then(|| "second".to_owned()));
+            let reply = tell("PostToolUse", id, lost.collect()).await;
+            assert_ne!(reply, HookReply::default(), "{id}");
+        }
+        // Half of the rows are left for what the session asks for.
+        let budget = services.hooks.core.budget.clone();
+        let check = test.store.write(job!(|tx| budget.check_rows(tx, &caller, 10).await));
+        check.await.unwrap();
     }
 
     /// Both processes see that the session id is free, and then one process takes the id.
