@@ -165,9 +165,7 @@ impl Waiter<'_> {
         let told = tokio::time::timeout(GIVE_BACK, post(self.context, &path, &body)).await;
         if !matches!(told, Ok(Ok(_))) {
             let (home, process) = (&self.context.paths.home, self.starter.process.as_ref());
-            for request in requests {
-                delivery::note_unprinted(home, (self.session, process), request, self.log);
-            }
+            delivery::note_unprinted(home, (self.session, process), requests, self.log);
         }
     }
 
