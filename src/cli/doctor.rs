@@ -71,7 +71,7 @@ pub(super) async fn run(context: &Context) -> ExitResult {
         }
         Err(error) => {
             let advice = "correct it; the daemon does not start before";
-            findings.push(fail("configuration", format!("{error:#}"), advice));
+            findings.push(fail("configuration", telemetry::chain(&*error), advice));
             None
         }
     };
@@ -365,7 +365,7 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
         Ok(report) => report,
         Err(error) => {
             let advice = "the daemon does not start before; see docs/guide/operating.md";
-            return vec![fail(DATABASE, error.to_string(), advice)];
+            return vec![fail(DATABASE, telemetry::chain(&error), advice)];
         }
     };
     let place = server.url.shown();
@@ -431,7 +431,7 @@ async fn schema(context: &Context) -> Option<Finding> {
             warn(CHECK, format!("{}: {difference}", db.display()), advice)
         }
         Err(error) => {
-            let detail = format!("{}: {error}", db.display());
+            let detail = format!("{}: {}", db.display(), telemetry::chain(&error));
             match error {
                 RestoreError::Store(StoreError::Corrupt(_))
                 | RestoreError::Migrate(MigrateError::Store(StoreError::Corrupt(_))) => {
@@ -532,7 +532,7 @@ async fn clients(context: &Context) -> Vec<Finding> {
     const CHECK: &str = "clients";
     let statuses = match install::inspected(context).await {
         Ok(statuses) => statuses,
-        Err(error) => return vec![warn(CHECK, format!("{error:#}"), "svc install status")],
+        Err(error) => return vec![warn(CHECK, telemetry::chain(&*error), "svc install status")],
     };
     let count = statuses.iter().filter(|status| !status.is_absent()).count();
     if count == 0 {

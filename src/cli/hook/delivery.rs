@@ -11,8 +11,8 @@ use svc_client::{Client, ClientError};
 use svc_model::{ProcessIdentity, limits};
 use svc_server::daemon::{live_file, stays_stopped};
 use svc_sys::config::Flags;
-use svc_sys::private_file;
 use svc_sys::spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
+use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
 
 use super::io::{HookLog, PrintFormat};
@@ -132,7 +132,7 @@ pub(super) fn deliver_when_ready(
             }
         } else {
             let started = start_daemon(context);
-            daemon = started.map_err(|error| failed(&format!("{error:#}")))?;
+            daemon = started.map_err(|error| failed(&telemetry::chain(&*error)))?;
             if daemon.is_none() {
                 return Err(failed("it is to stay stopped"));
             }
