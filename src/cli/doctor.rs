@@ -487,7 +487,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         findings.push(warn("clock", "the daemon started in the future".to_owned(), advice));
     }
     if may_ask {
-        findings.push(access(context).await);
+        findings.extend(access(context).await);
     }
     findings
 }
@@ -633,20 +633,19 @@ fn open_server(peer: &Value) -> Option<Finding> {
     Some(warn("sessions", detail, advice))
 }
 
-async fn access(context: &Context) -> Finding {
+async fn access(context: &Context) -> Option<Finding> {
     const CHECK: &str = "access";
-    let answer: Result<Value, String> = match context.client() {
-        Ok(client) => client.get("/v1/health").await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+    let problem = match context.client() {
+        Ok(client) => match client.get::<Value>("/v1/health").await {
+            Ok(_) => return Some(ok(CHECK, "the token is accepted".to_owned())),
+            // Without its database the daemon cannot say. That has a finding of its own.
+            Err(error) if error.is_transient() => return None,
+            Err(error) => error.to_string(),
+        },
+        Err(error) => telemetry::chain(&*error),
     };
-    match answer {
-        Ok(_) => ok(CHECK, "the token is accepted".to_owned()),
-        Err(problem) => {
-            let advice =
-                "compare `svc token show` with the daemon's token_file (`svc config show`)";
-            fail(CHECK, problem, advice)
-        }
-    }
+    let advice = "compare `svc token show` with the daemon's token_file (`svc config show`)";
+    Some(fail(CHECK, problem, advice))
 }
 
 fn ok(check: &'static str, detail: String) -> Finding {
