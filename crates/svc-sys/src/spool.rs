@@ -11,6 +11,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use memchr::memmem::Finder;
 
@@ -163,7 +165,7 @@ impl HookSpool {
             let Some(file) = if_there(private_file::open(&self.path))? else {
                 return Ok(Vec::new());
             };
-            file.lock()?;
+            lock(&file)?;
             fs::rename(&self.path, &self.taken)?;
         }
         // An incomplete line after a full disk or a power cut does not affect the others.
@@ -203,10 +205,29 @@ fn find_last_in<T>(
     Ok(found)
 }
 
+/// How long a lock is waited for. A person may have stopped the hook that holds it, and a client waits
+/// for its hook.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Ok(()) => return Ok(()),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // The kernel lets those who wait for a lock have it in turn, but only without a deadline. The
+    // lock is that of both handles.
+    let (sender, locked) = mpsc::channel();
+    let waiting = file.try_clone()?;
+    std::thread::spawn(move || sender.send(waiting.lock()).ok());
+    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "its lock is held by another hook"));
+    locked.recv_timeout(LOCK_PATIENCE).unwrap_or_else(late)
+}
+
 fn open_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = private_file::append(path)?;
-        file.lock()?;
+        lock(&file)?;
         // The file may have been renamed or removed before the lock was taken.
         if is_at(&file, path) {
             return Ok(file);
@@ -373,6 +394,19 @@ mod tests {
         });
         lines.extend(spool.take().unwrap());
         assert_eq!(lines.len(), 800);
+    }
+
+    #[test]
+    fn stopped_writer_holds_up_nobody_for_long() {
+        let (folder, spool) = hook_spool();
+        assert!(spool.append("1").unwrap());
+        let stopped = private_file::open(&folder.path().join("hooks.spool")).unwrap();
+        stopped.lock().unwrap();
+        assert_eq!(spool.append("2").unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(spool.take().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(stopped);
+        assert!(spool.append("3").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "3"]);
     }
 
     #[test]
