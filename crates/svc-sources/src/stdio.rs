@@ -160,8 +160,8 @@ pub(super) async fn read_log(
     }
 }
 
-/// Splits the beginning of a line, without its secrets, into what is kept now and what waits for the
-/// rest of the line: a secret may have begun there. Secrets may have been most of the text.
+/// Splits the beginning of a line, without its secrets, into what is kept now and what waits for
+/// the rest of the line: a secret may have begun there. Secrets may have been most of the text.
 fn split_unfinished(text: &str) -> (&str, &str) {
     text.split_at(text.floor_char_boundary(text.len().saturating_sub(LOG_LINE)))
 }

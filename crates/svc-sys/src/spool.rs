@@ -205,8 +205,8 @@ fn find_last_in<T>(
     Ok(found)
 }
 
-/// How long a lock is waited for. A person may have stopped the hook that holds it, and a client waits
-/// for its hook.
+/// How long a lock is waited for. A person may have stopped the hook that holds it, and a client
+/// waits for its hook.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
 fn lock(file: &File) -> io::Result<()> {

@@ -153,7 +153,7 @@ fn stream_that_a_remote_server_refuses_for_now_is_requested_again() {
     }
 }
 
-/// Neither the end of a server nor that of the daemon waits for the program that prints its headers.
+/// The end of the daemon does not wait for the program that prints the headers of a server.
 #[test]
 fn server_whose_headers_helper_hangs_ends_at_once() {
     let home = Home::new();

@@ -511,9 +511,9 @@ pub(super) async fn take_back(
     if events.is_empty() {
         return Ok(());
     }
-    // An event may arrive after its id was reported as lost, so the ids are stored. A caller without
-    // room for them is not refused, because its event counts more: what the reply to such a late
-    // event gives is taken back with the next report.
+    // An event may arrive after its id was reported as lost, so the ids are stored. A caller that
+    // has no room for them is not refused, because its event counts more: what the reply to such a
+    // late event gives is taken back with the next report.
     let room = budget.room_for_reported(tx, caller).await?;
     let count = usize::try_from(room).map_or(events.len(), |room| room.min(events.len()));
     if count > 0 {
