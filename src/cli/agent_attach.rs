@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 use svc_client::{ClientError, FollowItem, Follower, encode, with_query};
+use svc_sys::telemetry;
 use tokio::sync::mpsc;
 
 use super::events::note;
@@ -112,7 +113,7 @@ async fn post(context: &Context, path: &str, body: &Value) -> Result<Value, Clie
                 );
                 (reply, is_away)
             }
-            Err(error) => (Err(ClientError::Foreign(format!("{error:#}"))), true),
+            Err(error) => (Err(ClientError::Foreign(telemetry::chain(&*error))), true),
         };
         if !may_pass || attempt == ATTEMPTS {
             return reply;

@@ -100,7 +100,8 @@ pub(super) struct Cli {
 enum Command {
     /// Run the daemon in the foreground
     #[command(after_help = "Example:\n  svc serve --listen 127.0.0.1:7000\n\n\
-        Prints one line with its URL when it is ready. SIGTERM or SIGINT ends it cleanly.")]
+        Prints one line with its URL when it is ready, with --json as {running, pid, url, version, busy?}; busy is the default address if another \
+        program has it. SIGTERM or SIGINT ends it cleanly.")]
     Serve(ServeArgs),
     /// Run the daemon in the background
     #[command(after_help = "Example:\n  svc start --log-level debug\n\n\

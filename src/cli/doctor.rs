@@ -71,7 +71,7 @@ pub(super) async fn run(context: &Context) -> ExitResult {
         }
         Err(error) => {
             let advice = "correct it; the daemon does not start before";
-            findings.push(fail("configuration", format!("{error:#}"), advice));
+            findings.push(fail("configuration", telemetry::chain(&*error), advice));
             None
         }
     };
@@ -365,7 +365,7 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
         Ok(report) => report,
         Err(error) => {
             let advice = "the daemon does not start before; see docs/guide/operating.md";
-            return vec![fail(DATABASE, error.to_string(), advice)];
+            return vec![fail(DATABASE, telemetry::chain(&error), advice)];
         }
     };
     let place = server.url.shown();
@@ -431,7 +431,7 @@ async fn schema(context: &Context) -> Option<Finding> {
             warn(CHECK, format!("{}: {difference}", db.display()), advice)
         }
         Err(error) => {
-            let detail = format!("{}: {error}", db.display());
+            let detail = format!("{}: {}", db.display(), telemetry::chain(&error));
             match error {
                 RestoreError::Store(StoreError::Corrupt(_))
                 | RestoreError::Migrate(MigrateError::Store(StoreError::Corrupt(_))) => {
@@ -487,7 +487,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         findings.push(warn("clock", "the daemon started in the future".to_owned(), advice));
     }
     if may_ask {
-        findings.push(access(context).await);
+        findings.extend(access(context).await);
     }
     findings
 }
@@ -532,7 +532,7 @@ async fn clients(context: &Context) -> Vec<Finding> {
     const CHECK: &str = "clients";
     let statuses = match install::inspected(context).await {
         Ok(statuses) => statuses,
-        Err(error) => return vec![warn(CHECK, format!("{error:#}"), "svc install status")],
+        Err(error) => return vec![warn(CHECK, telemetry::chain(&*error), "svc install status")],
     };
     let count = statuses.iter().filter(|status| !status.is_absent()).count();
     if count == 0 {
@@ -633,20 +633,19 @@ fn open_server(peer: &Value) -> Option<Finding> {
     Some(warn("sessions", detail, advice))
 }
 
-async fn access(context: &Context) -> Finding {
+async fn access(context: &Context) -> Option<Finding> {
     const CHECK: &str = "access";
-    let answer: Result<Value, String> = match context.client() {
-        Ok(client) => client.get("/v1/health").await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+    let problem = match context.client() {
+        Ok(client) => match client.get::<Value>("/v1/health").await {
+            Ok(_) => return Some(ok(CHECK, "the token is accepted".to_owned())),
+            // Without its database the daemon cannot say. That has a finding of its own.
+            Err(error) if error.is_transient() => return None,
+            Err(error) => error.to_string(),
+        },
+        Err(error) => telemetry::chain(&*error),
     };
-    match answer {
-        Ok(_) => ok(CHECK, "the token is accepted".to_owned()),
-        Err(problem) => {
-            let advice =
-                "compare `svc token show` with the daemon's token_file (`svc config show`)";
-            fail(CHECK, problem, advice)
-        }
-    }
+    let advice = "compare `svc token show` with the daemon's token_file (`svc config show`)";
+    Some(fail(CHECK, problem, advice))
 }
 
 fn ok(check: &'static str, detail: String) -> Finding {

@@ -81,9 +81,8 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> ExitResult {
     }
     let client = context.client()?;
     let given = args.cwd.as_deref().unwrap_or(Path::new("."));
-    let cwd = given
-        .canonicalize()
-        .map_err(|error| UsageError(format!("--cwd {}: {error}", given.display())))?;
+    let cwd =
+        given.canonicalize().with_context(|| format!("there is no folder {}", given.display()))?;
     let url = if args.http { Some(daemon_url(context).await?) } else { None };
     let mut request = json!({ "session": args.session, "project": cwd });
     if let Some(ttl) = args.ttl {

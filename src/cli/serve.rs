@@ -54,7 +54,7 @@ pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
     runtime.shutdown_timeout(Duration::from_secs(1));
     match served {
         Err(error) if matches!(error.downcast_ref(), Some(MigrateError::Pending(_))) => {
-            output::note(&format!("error: {:#}", with_advice(error)));
+            output::note(&format!("error: {}", telemetry::chain(&*with_advice(error))));
             Ok(ExitCode::from(MIGRATIONS_PENDING))
         }
         Err(error) => Err(with_advice(error)),

@@ -569,7 +569,9 @@ fn tokens_minted_in_one_folder_can_exchange_messages() {
         assert_eq!(sent["status"], status, "{sent}");
     }
     let args = ["mcp-config", "--session", "s-4", "--cwd", "/there/is/none"];
-    assert_eq!(svc(&d.home, &args).code, Some(2));
+    let nowhere = svc(&d.home, &args);
+    assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("there is no folder /there/is/none"), "{nowhere:?}");
 }
 
 #[test]

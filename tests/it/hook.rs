@@ -212,6 +212,20 @@ fn keep_three_calls(d: &Daemon) {
     });
 }
 
+/// A body of 128 KiB counts as three requests, and the session may have two at once.
+#[test]
+fn event_over_the_budget_of_its_session_is_told_later() {
+    let d = Daemon::with(|plan| plan.env("SVC_BUDGET_REQUESTS", "2"));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    let mut used = using("t");
+    used["tool_input"]["command"] = json!("x".repeat(128 << 10));
+    let ran = d.home.hook("claude", &claude("s", "PreToolUse", &used));
+    assert_eq!(ran.stdout, "", "{ran:?}");
+    let log = String::from_utf8_lossy(&d.home.read("hooks.log")).into_owned();
+    assert!(log.contains("budget.requests: "), "{log}");
+    eventually(SOON, || calls(&d, "s") == 1);
+}
+
 /// The notes in it are read before the event is sent, and the deadline may come meanwhile.
 #[test]
 fn event_is_kept_however_long_the_spool_is() {

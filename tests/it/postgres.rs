@@ -18,7 +18,9 @@ use tempfile::TempDir;
 
 use crate::crash::{Chance, SetOnDrop, number, seed, survive};
 use crate::daemon::{Daemon, Home, eventually, quickly, svc, svc_with_input};
-use crate::expect::{all_pages, append, done, frame, new_task, page, peer, problem, subscribe};
+use crate::expect::{
+    all_pages, append, done, frame, new_task, page, peer, problem, subscribe, text,
+};
 use crate::stored::{has_server, psql};
 
 /// A new database's address.
@@ -428,14 +430,41 @@ fn requests_fail_soon_while_the_database_is_away() {
     }
     eventually(Duration::from_secs(10), || d.get("/health").status() == 503);
     assert_eq!(d.get("/health").json()["status"], "degraded");
-    let said = svc(&d.home, &["health"]).stderr;
-    assert!(said.contains("the server of the database does not answer"), "{said}");
+    commands_say_that_the_database_is_away(&d.home);
     proxy.come_back();
     eventually(Duration::from_secs(20), || d.get("/health").status() == 200);
     eventually(Duration::from_secs(20), || d.get("/v1/peers").status() == 200);
     append(&d, &task, &json!([frame("after")]));
     assert_eq!(stream.events(1)[0].id, Some(3), "the stream went on");
     assert_eq!(lines(&d, &task), ["before", "after"]);
+}
+
+#[track_caller]
+fn commands_say_that_the_database_is_away(home: &Home) {
+    let away = "the server of the database does not answer; the daemon tries again by itself";
+    let health = svc(home, &["health"]);
+    assert_eq!((health.code, health.stdout.as_str()), (Some(1), ""), "{health:?}");
+    assert_eq!(health.stderr.trim_end(), format!("not healthy: {away}"));
+    let health = svc(home, &["health", "--json"]);
+    assert!(health.code == Some(1) && health.stdout.contains(away), "{health:?}");
+    // The daemon runs, and its process, address and database are told.
+    let status = svc(home, &["status"]);
+    assert_eq!((status.code, status.stderr.trim_end()), (Some(0), away), "{status:?}");
+    assert!(status.stdout.starts_with("svc ") && status.stdout.contains(" runs"), "{status:?}");
+    assert!(status.stdout.contains("\n  database: postgres"), "{status:?}");
+    assert_eq!(svc(home, &["status", "--json"]).json()["running"], true);
+    let doctor = svc(home, &["doctor", "--json"]);
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    let report: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("a report");
+    let checks = report["checks"].as_array().expect("checks");
+    let of = |check: &str| -> Vec<String> {
+        let own = checks.iter().filter(|finding| finding["check"] == check);
+        own.map(|found| format!("{}: {}", text(found, "level"), text(found, "detail"))).collect()
+    };
+    assert_eq!(of("daemon"), [format!("warn: {away}")], "{report}");
+    let database = of("database").join("; ");
+    assert!(database.starts_with("fail: ") && database.contains("cannot connect to"), "{database}");
+    assert!(of("access").is_empty(), "nobody knows whether the token is good: {report}");
 }
 
 #[test]
@@ -650,6 +679,8 @@ fn hooks_end_in_time_and_spool_while_the_database_is_away() {
     let said: Vec<&str> = said.lines().skip(before).collect();
     assert!(said.iter().any(|line| line.contains("the database does not answer")), "{said:?}");
     assert!(said.iter().any(|line| line.contains("the database answers again")), "{said:?}");
+    // The spool waits for the database, and is read as soon as it is back.
+    assert!(!said.iter().any(|line| line.contains("cannot drain the hooks' spool")), "{said:?}");
     let loud = said.iter().filter(|line| line.contains("ERROR") || line.contains("WARN")).count();
     assert!(loud < 5, "{said:#?}");
 }

@@ -208,9 +208,44 @@ fn a_refused_value_is_a_usage_error() {
     }
 }
 
+/// Unlike a value that is never right, it may be there tomorrow.
+#[test]
+fn an_unknown_thing_is_no_usage_error() {
+    let d = Daemon::start();
+    for args in [
+        &["peer", "show", "nobody"][..],
+        &["task", "show", "task_nothing"],
+        &["message", "show", "msg_nothing"],
+        &["message", "send", "nobody", "hi"],
+        &["session", "history", "nobody"],
+        &["session", "send", "nobody", "hi", "--timeout", "0"],
+        &["ghap", "show", "ghap_nothing"],
+        &["events", "list", "--stream", "nothing"],
+        &["tools", "show", "nothing"],
+        &["agent", "stop", "nobody"],
+        &["agent", "start", "nothing"],
+        &["send", "--agent", "nobody", "hi"],
+        &["mcp", "get", "nothing"],
+        &["mcp", "remove", "nothing"],
+        &["mcp", "approve", "/there/is/none.json"],
+        &["mcp", "secret", "unset", "nothing", "KEY"],
+        &["token", "revoke", "nothing"],
+        &["project", "move", "/there/is/none"],
+        &["mcp-config", "--session", "s", "--cwd", "/there/is/none"],
+    ] {
+        let ran = svc(&d.home, args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{args:?}: {ran:?}");
+        assert!(ran.stderr.starts_with("error: "), "{args:?}: {ran:?}");
+    }
+}
+
 #[test]
 fn help_exists_for_argument_words() {
     let home = Home::new();
+    // What a parent process waits for.
+    let serve = svc(&home, &["help", "serve"]);
+    let words: Vec<&str> = serve.ok().split_whitespace().collect();
+    assert!(words.join(" ").contains("{running, pid, url, version, busy?}"), "{serve:?}");
     for (args, begins) in [
         (&["help", "hook", "wait"][..], "svc hook wait"),
         (&["hook", "wait", "--help"], "svc hook wait"),

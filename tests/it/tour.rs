@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use crate::daemon::{Home, Ran, Running, svc};
+use crate::daemon::{Home, PATIENT, Ran, Running, svc};
 use crate::pages::{Page, pages, root, wrong_with};
 
 /// The marks of the README's first block, which `.ci/run` reads.
@@ -45,7 +45,7 @@ fn run(page: &Page) -> (Home, Ran) {
         .env("HOME", home.user())
         .env("SVC_LISTEN", "127.0.0.1:0")
         // A build without optimisation on a busy machine would miss a hook's deadline.
-        .env("SVC_HOOK_DEADLINE_MS", "20000")
+        .envs([PATIENT])
         .current_dir(home.user());
     let finished = Running::spawn(command).wait(Duration::from_mins(2));
     (home, finished)

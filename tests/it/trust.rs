@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::daemon::{Daemon, Home, Running, eventually, free_port, svc, svc_with_input};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, free_port, svc, svc_with_input};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -393,7 +393,7 @@ fn forged_hook_decision_does_not_reach_the_client() {
         });
         fs::set_permissions(home.path("token"), fs::Permissions::from_mode(0o600)).expect("ours");
         let mut command = home.command(&["hook", "claude"]);
-        command.env("SVC_HOOK_DEADLINE_MS", "20000");
+        command.envs([PATIENT]);
         let ran = Running::fed(command, payload.as_bytes()).wait(SOON);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         serving.join().expect("it has answered");

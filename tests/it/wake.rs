@@ -10,7 +10,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Ran, Running, eventually, hook_payload, quickly, svc, until};
+use crate::daemon::{
+    Daemon, Home, PATIENT, Ran, Running, eventually, hook_payload, quickly, svc, until,
+};
 use crate::expect::{peer_of, state};
 use crate::hook::{Fate, behind_a_proxy, swallowing};
 
@@ -19,9 +21,6 @@ const SOON: Duration = Duration::from_secs(30);
 fn event(session: &str, name: &str, more: &Value) -> Value {
     hook_payload(session, name, "/nowhere/p", more)
 }
-
-/// Hooks have all the time that a busy machine takes.
-const PATIENT: (&str, &str) = ("SVC_HOOK_DEADLINE_MS", "20000");
 
 fn run_with(home: &Home, args: &[&str], variables: &[(&str, &str)], payload: &Value) -> Running {
     let mut command = home.command(args);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Running, hook_payload};
+use crate::daemon::{Daemon, PATIENT, Running, hook_payload};
 use crate::expect::text;
 use crate::wire::tool_call;
 
@@ -146,8 +146,7 @@ fn texts_for_models_match_their_fixtures() {
     let woken = || {
         let stop = json!({ "session_id": "s-1", "hook_event_name": "Stop", "cwd": "/nowhere/web" });
         let mut command = d.home.command(&["hook", "wait"]);
-        command.env("AI_AGENT", "claude-code_2-1-330_harness");
-        command.env("SVC_HOOK_DEADLINE_MS", "20000");
+        command.envs([PATIENT, ("AI_AGENT", "claude-code_2-1-330_harness")]);
         let ran = Running::fed(command, stop.to_string().as_bytes()).wait(SOON);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         told();

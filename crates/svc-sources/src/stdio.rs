@@ -150,8 +150,7 @@ pub(super) async fn read_log(
         if rest.len() > LOG_BYTES {
             let text = String::from_utf8_lossy(&rest);
             let text = connection.hide(&text);
-            // A possible beginning of a secret waits for the rest of it.
-            let (whole, begun) = text.split_at(text.floor_char_boundary(text.len() - LOG_LINE));
+            let (whole, begun) = split_unfinished(&text);
             keep(&connection, whole.as_bytes(), &log, &lines);
             rest = begun.as_bytes().to_vec();
         }
@@ -159,6 +158,12 @@ pub(super) async fn read_log(
     if !rest.is_empty() {
         keep(&connection, &rest, &log, &lines);
     }
+}
+
+/// Splits the beginning of a line, without its secrets, into what is kept now and what waits for
+/// the rest of the line: a secret may have begun there. Secrets may have been most of the text.
+fn split_unfinished(text: &str) -> (&str, &str) {
+    text.split_at(text.floor_char_boundary(text.len().saturating_sub(LOG_LINE)))
 }
 
 fn keep(connection: &SourceConnection, bytes: &[u8], log: &ServerLog, lines: &StderrLines) {
@@ -388,6 +393,13 @@ fn is_id(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn end_of_an_unfinished_line_waits_for_its_rest() {
+        let long = format!("{}{}", "a".repeat(10), "ü".repeat(LOG_LINE / 2));
+        assert_eq!(split_unfinished(&long).0, "a".repeat(10));
+        assert_eq!(split_unfinished("***"), ("", "***"));
+    }
 
     #[test]
     fn stderr_quota_per_minute_counts_dropped_lines() {

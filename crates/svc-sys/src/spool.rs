@@ -6,11 +6,17 @@
 //! written. Lines contain no zero bytes: those mark blocks that had not reached the disk at a power
 //! cut.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
+use memchr::memmem::Finder;
+
+use crate::lines::{Line, LineSplitter};
 use crate::private_file::{self, if_there};
 
 const BLOCK: usize = 64 * 1024;
@@ -87,11 +93,7 @@ pub const SPOOLED_PROCESS: &str = "process";
 pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
 /// Largest file, in bytes; further events are dropped.
-const MAX_SPOOL: u64 = 16 * 1024 * 1024;
-/// Number of bytes at the end of each of the spool's two files that a hook reads. Several times the
-/// length of an event whose payload is not shortened: a note is a member of its event's line, and
-/// other sessions' events may follow.
-const LATEST: u64 = 2 * 1024 * 1024;
+const MAX_SPOOL: usize = 16 * 1024 * 1024;
 
 /// `hooks.spool`: a file beside the database. It has one line for each hook event that the daemon
 /// did not receive, or whose output was not printed.
@@ -113,21 +115,45 @@ impl HookSpool {
 
     /// Appends and syncs a line without a line feed. Returns `false` if the spool is full.
     pub fn append(&self, line: &str) -> io::Result<bool> {
-        let file = open_locked(&self.path)?;
-        if file.metadata()?.len() + line.len() as u64 > MAX_SPOOL {
-            return Ok(false);
-        }
-        append_line(file, &self.path, line)?;
-        Ok(true)
+        Ok(self.append_all(&[line])? == 1)
     }
 
-    /// The last lines, also those that a daemon has begun to take in.
-    pub fn latest(&self) -> io::Result<Vec<String>> {
+    /// Appends lines without line feeds by one write and one sync. Returns how many there was room
+    /// for.
+    pub fn append_all<L: AsRef<str>>(&self, lines: &[L]) -> io::Result<usize> {
+        let file = open_locked(&self.path)?;
+        let length = file.metadata()?.len();
+        let (mut text, mut count) = (String::new(), 0);
+        for line in lines {
+            let line = line.as_ref();
+            if length + (text.len() + line.len()) as u64 > MAX_SPOOL as u64 {
+                break;
+            }
+            text.push_str(line);
+            text.push('\n');
+            count += 1;
+        }
+        if count > 0 {
+            append_text(file, &self.path, &text)?;
+        }
+        Ok(count)
+    }
+
+    /// What `read` makes of the lines that contain `text`, also of those that a daemon has begun to
+    /// take in: the last `most`, in order. One line at a time is in memory.
+    pub fn find_last<T>(
+        &self,
+        text: &str,
+        most: usize,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<VecDeque<T>> {
+        let text = Finder::new(text);
         // In this order, so that lines which are moved meanwhile are read twice rather than never.
-        let appended = last_lines(&self.path)?;
-        let mut lines = last_lines(&self.taken)?;
-        lines.extend(appended);
-        Ok(lines)
+        let appended = find_last_in(&self.path, &text, most, &read)?;
+        let mut found = find_last_in(&self.taken, &text, most, &read)?;
+        found.extend(appended);
+        found.drain(..found.len().saturating_sub(most));
+        Ok(found)
     }
 
     /// Moves the lines into a file of their own, and returns them.
@@ -139,7 +165,7 @@ impl HookSpool {
             let Some(file) = if_there(private_file::open(&self.path))? else {
                 return Ok(Vec::new());
             };
-            file.lock()?;
+            lock(&file)?;
             fs::rename(&self.path, &self.taken)?;
         }
         // An incomplete line after a full disk or a power cut does not affect the others.
@@ -153,23 +179,55 @@ impl HookSpool {
     }
 }
 
-fn last_lines(path: &Path) -> io::Result<Vec<String>> {
-    let Some(mut file) = if_there(private_file::open(path))? else {
-        return Ok(Vec::new());
+fn find_last_in<T>(
+    path: &Path,
+    text: &Finder<'_>,
+    most: usize,
+    read: &impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<VecDeque<T>> {
+    let mut found = VecDeque::new();
+    let Some(mut file) = if_there(private_file::open(path))? else { return Ok(found) };
+    let mut take = |line: Line<'_>| {
+        if text.find(line.bytes).is_some() {
+            found.extend(read(line.bytes));
+            found.drain(..found.len().saturating_sub(most));
+        }
     };
-    let start = file.metadata()?.len().saturating_sub(LATEST);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    // The first line may be incomplete.
-    let whole = usize::from(start > 0);
-    Ok(String::from_utf8_lossy(&bytes).lines().skip(whole).map(str::to_owned).collect())
+    let (mut lines, mut block) = (LineSplitter::dropping_excess(MAX_SPOOL), vec![0; BLOCK]);
+    loop {
+        let count = file.read(&mut block)?;
+        if count == 0 {
+            break;
+        }
+        lines.push(&block[..count], &mut take);
+    }
+    lines.finish(&mut take);
+    Ok(found)
+}
+
+/// How long a lock is waited for. A person may have stopped the hook that holds it, and a client
+/// waits for its hook.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Ok(()) => return Ok(()),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // The kernel lets those who wait for a lock have it in turn, but only without a deadline. The
+    // lock is that of both handles.
+    let (sender, locked) = mpsc::channel();
+    let waiting = file.try_clone()?;
+    std::thread::spawn(move || sender.send(waiting.lock()).ok());
+    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "its lock is held by another hook"));
+    locked.recv_timeout(LOCK_PATIENCE).unwrap_or_else(late)
 }
 
 fn open_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = private_file::append(path)?;
-        file.lock()?;
+        lock(&file)?;
         // The file may have been renamed or removed before the lock was taken.
         if is_at(&file, path) {
             return Ok(file);
@@ -177,16 +235,16 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Appends and syncs a line. If the file ends with an incomplete line, a line feed is written
-/// first, so that it does not corrupt the new one.
-fn append_line(mut file: File, path: &Path, line: &str) -> io::Result<()> {
+/// Appends and syncs whole lines. If the file ends with an incomplete line, a line feed is written
+/// first, so that it does not corrupt the next one.
+fn append_text(mut file: File, path: &Path, text: &str) -> io::Result<()> {
     let length = file.metadata()?.len();
     let mut last = [b'\n'];
     if length > 0 {
         private_file::open(path)?.read_exact_at(&mut last, length - 1)?;
     }
     let end = if last == [b'\n'] { "" } else { "\n" };
-    file.write_all(format!("{end}{line}\n").as_bytes())?;
+    file.write_all(format!("{end}{text}").as_bytes())?;
     file.sync_data()?;
     if length == 0 { private_file::sync_folder_of(path) } else { Ok(()) }
 }
@@ -290,23 +348,28 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_are_read_whole() {
+    fn lines_are_found_wherever_they_stand() {
         let (_folder, spool) = hook_spool();
-        assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
-        assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
-        assert_eq!(spool.latest().unwrap(), ["1", "2"]);
+        let notes = |most| {
+            let read = |line: &[u8]| String::from_utf8(line.to_vec()).ok();
+            spool.find_last("note", most, read).unwrap()
+        };
+        assert!(notes(9).is_empty());
+        assert_eq!(spool.append_all(&["note 1", "other", "note 2"]).unwrap(), 3);
+        assert_eq!(notes(9), ["note 1", "note 2"]);
+        // Other sessions' events follow.
         let line = "x".repeat(300_000);
         assert!((0..10).all(|_| spool.append(&line).unwrap()));
-        let latest = spool.latest().unwrap();
-        assert_eq!(latest.len(), 6);
-        assert!(latest.iter().all(|found| *found == line));
-        assert_eq!(spool.take().unwrap().len(), 12);
+        assert_eq!(notes(9), ["note 1", "note 2"]);
+        assert_eq!(notes(1), ["note 2"]);
+        assert_eq!(spool.take().unwrap().len(), 13);
         // A hook that runs now must find its note: the daemon may not have read it yet.
-        assert_eq!(spool.latest().unwrap(), latest);
-        assert!(spool.append("3").unwrap());
-        assert_eq!(spool.latest().unwrap().len(), 7);
+        assert_eq!(notes(9), ["note 1", "note 2"]);
+        assert!(spool.append("note 3").unwrap());
+        assert_eq!(notes(9), ["note 1", "note 2", "note 3"]);
+        assert_eq!(notes(2), ["note 2", "note 3"]);
         spool.remove_taken().unwrap();
-        assert_eq!(spool.latest().unwrap(), ["3"]);
+        assert_eq!(notes(9), ["note 3"]);
     }
 
     #[test]
@@ -334,9 +397,25 @@ mod tests {
     }
 
     #[test]
+    fn stopped_writer_holds_up_nobody_for_long() {
+        let (folder, spool) = hook_spool();
+        assert!(spool.append("1").unwrap());
+        let stopped = private_file::open(&folder.path().join("hooks.spool")).unwrap();
+        stopped.lock().unwrap();
+        assert_eq!(spool.append("2").unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(spool.take().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(stopped);
+        assert!(spool.append("3").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "3"]);
+    }
+
+    #[test]
     fn full_spool_takes_no_more() {
         let (_folder, spool) = hook_spool();
         let line = "x".repeat(1024 * 1024 - 1);
-        assert_eq!((0..20).filter(|_| spool.append(&line).unwrap()).count(), 16);
+        assert_eq!((0..15).filter(|_| spool.append(&line).unwrap()).count(), 15);
+        assert_eq!(spool.append_all(&[&*line, "one more"]).unwrap(), 1);
+        assert!(!spool.append("one more").unwrap());
+        assert_eq!(spool.take().unwrap().len(), 16);
     }
 }

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use svc_model::hook::{self, HookClient, HookFormat, UnexpectedOutput, session_of};
 use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock};
 use svc_sys::config::Env;
-use svc_sys::process_list;
 use svc_sys::session_secret::SessionSecrets;
 use svc_sys::spool::SPOOLED_PROCESS;
+use svc_sys::{process_list, telemetry};
 
 use super::delivery::{self, DeliveryError, PendingEvent, deliver};
 use super::io::{HookLog, PrintFormat, read_payload};
@@ -198,7 +198,7 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
             lock(state).receipt = Receipt::NotReceived;
             if starts && cold_wait.is_none() {
                 delivery::start_daemon(&job.context)
-                    .map_err(|error| format!("{problem}; {error:#}"))?;
+                    .map_err(|error| format!("{problem}; {}", telemetry::chain(&*error)))?;
             }
             Err(problem)
         }

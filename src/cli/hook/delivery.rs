@@ -11,8 +11,8 @@ use svc_client::{Client, ClientError};
 use svc_model::{ProcessIdentity, limits};
 use svc_server::daemon::{live_file, stays_stopped};
 use svc_sys::config::Flags;
-use svc_sys::private_file;
 use svc_sys::spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
+use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
 
 use super::io::{HookLog, PrintFormat};
@@ -23,8 +23,8 @@ use crate::cli::{ALREADY_RUNNING, daemon};
 pub(super) enum DeliveryError {
     /// Nothing was sent, because no daemon runs.
     NotSent(String),
-    /// The request may have been sent: the response is missing, or is an internal error of the
-    /// daemon.
+    /// The request may have been sent: the response is missing, or is an error that passes, such as
+    /// an internal one of the daemon.
     Unanswered(String),
     Refused(String),
 }
@@ -58,7 +58,8 @@ async fn request(context: &Context, pid: u32, input: &Value) -> Result<Value, De
     if reply.status == StatusCode::SERVICE_UNAVAILABLE {
         return Err(DeliveryError::Unanswered("the daemon is not ready".to_owned()));
     }
-    if reply.status.is_server_error() {
+    // A budget that is used up is free again later. The refused thing may have been the answer.
+    if reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS {
         return Err(DeliveryError::Unanswered(reply.problem().to_string()));
     }
     if !reply.status.is_success() {
@@ -131,7 +132,7 @@ pub(super) fn deliver_when_ready(
             }
         } else {
             let started = start_daemon(context);
-            daemon = started.map_err(|error| failed(&format!("{error:#}")))?;
+            daemon = started.map_err(|error| failed(&telemetry::chain(&*error)))?;
             if daemon.is_none() {
                 return Err(failed("it is to stay stopped"));
             }
@@ -155,12 +156,15 @@ pub(super) struct PendingEvent {
 
 /// Appends the arguments of an event that the daemon did not receive to the spool.
 pub(super) fn keep(home: &Path, line: &Value, log: &HookLog) {
-    let line = line.to_string();
+    keep_all(home, &[line.to_string()], log);
+}
+
+fn keep_all(home: &Path, lines: &[String], log: &HookLog) {
     let kept =
-        private_file::prepare_home(home).and_then(|()| HookSpool::in_home(home).append(&line));
+        private_file::prepare_home(home).and_then(|()| HookSpool::in_home(home).append_all(lines));
     match kept {
-        Ok(true) => {}
-        Ok(false) => log.note("spool", "an event was dropped: too many events wait for the daemon"),
+        Ok(kept) if kept == lines.len() => {}
+        Ok(_) => log.note("spool", "an event was dropped: too many events wait for the daemon"),
         Err(error) => log.note("spool", &format!("an event was dropped: {error}")),
     }
 }
@@ -173,30 +177,31 @@ pub(super) fn keep_unprinted(home: &Path, event: &PendingEvent, log: &HookLog) {
     keep(home, &line, log);
 }
 
-/// Notes in the spool that a waiter did not print the answer which the daemon may have given to a
-/// session of a client's process.
+/// Notes in the spool that a waiter did not print the answers which the daemon may have given to a
+/// session of a client's process. All notes are one write and one sync.
 pub(super) fn note_unprinted(
     home: &Path,
     (session, process): (&str, Option<&ProcessIdentity>),
-    id: &str,
+    ids: &[String],
     log: &HookLog,
 ) {
-    let note = json!({ "id": id, SPOOLED_UNPRINTED: session, SPOOLED_PROCESS: process });
-    keep(home, &note, log);
+    let note = |id| json!({ "id": id, SPOOLED_UNPRINTED: session, SPOOLED_PROCESS: process });
+    let notes: Vec<String> = ids.iter().map(|id| note(id).to_string()).collect();
+    keep_all(home, &notes, log);
 }
 
 /// The ids of a session's events whose answers were not printed, the latest first.
 pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
-    let lines = HookSpool::in_home(home).latest().unwrap_or_default();
     // Most lines are events, and long, and a hook has no time to parse those of other sessions. Its
     // own may have the same text within their payload.
     let note = format!("\"{SPOOLED_UNPRINTED}\":{}", json!(session));
-    let notes = lines.iter().rev().filter(|line| line.contains(&note));
-    let noted = notes.filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let own = noted.filter(|event| event[SPOOLED_UNPRINTED] == session);
-    own.filter_map(|event| Some(event["id"].as_str()?.to_owned()))
-        .take(limits::HOOKS_LOST)
-        .collect()
+    let id_of = |line: &[u8]| {
+        let event: Value = serde_json::from_slice(line).ok()?;
+        let is_own = event[SPOOLED_UNPRINTED] == session;
+        event["id"].as_str().filter(|_| is_own).map(str::to_owned)
+    };
+    let ids = HookSpool::in_home(home).find_last(&note, limits::HOOKS_LOST, id_of);
+    ids.unwrap_or_default().into_iter().rev().collect()
 }
 
 /// Starts a daemon without waiting for it; `None` if it has to stay stopped. Of several daemons
@@ -229,5 +234,14 @@ mod tests {
         }
         assert_eq!(unprinted(folder.path(), own), ["last", "first"]);
         assert_eq!(unprinted(folder.path(), other), ["quoted", "foreign"]);
+        // Events of other sessions follow, and a waiter that ends.
+        let event = json!({ "id": "event", "payload": { "text": "x".repeat(300_000) } });
+        (0..10).for_each(|_| keep(folder.path(), &event, &log));
+        let requests: Vec<String> = (0..500).map(|number| format!("request-{number}")).collect();
+        note_unprinted(folder.path(), (other, None), &requests, &log);
+        assert_eq!(unprinted(folder.path(), own), ["last", "first"]);
+        let of_other = unprinted(folder.path(), other);
+        assert_eq!(of_other.len(), 502);
+        assert_eq!((&*of_other[0], &*of_other[501]), ("request-499", "foreign"));
     }
 }

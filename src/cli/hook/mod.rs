@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, CommandFactory as _, Parser};
 use serde_json::json;
 use svc_model::hook::HookClient;
+use svc_sys::telemetry;
 
 use self::attempt::{HookAnswer, HookJob, attempt};
 use self::io::{HookLog, PrintFormat, print_line, read_payload};
@@ -121,7 +122,7 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
     let context = match Context::new(global) {
         Ok(context) => context,
         Err(error) => {
-            output::note(&format!("svc hook: {error:#}"));
+            output::note(&format!("svc hook: {}", telemetry::chain(&*error)));
             return ExitCode::SUCCESS;
         }
     };

@@ -20,7 +20,7 @@ use svc_client::{Client, ClientError, backoff, encode};
 use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock, limits};
 use svc_server::daemon::{stays_stopped, was_killed};
 use svc_sys::config::Flags;
-use svc_sys::{private_file, process_list};
+use svc_sys::{private_file, process_list, telemetry};
 use tokio::time::{Instant, sleep};
 
 use super::delivery;
@@ -61,7 +61,8 @@ enum WaitAnswer {
 pub(super) fn run(context: &Context) -> ExitCode {
     let log = HookLog::new(context);
     let result = read_payload().and_then(|payload| {
-        let config = context.config(&Flags::default()).map_err(|error| format!("{error:#}"))?;
+        let config =
+            context.config(&Flags::default()).map_err(|error| telemetry::chain(&*error))?;
         let process = process_list::client_of_this();
         let client = WaitingClient::from_process(process.as_ref());
         if !client.can_be_woken(*config.hooks_wake, &context.env, &payload) {
@@ -165,9 +166,7 @@ impl Waiter<'_> {
         let told = tokio::time::timeout(GIVE_BACK, post(self.context, &path, &body)).await;
         if !matches!(told, Ok(Ok(_))) {
             let (home, process) = (&self.context.paths.home, self.starter.process.as_ref());
-            for request in requests {
-                delivery::note_unprinted(home, (self.session, process), request, self.log);
-            }
+            delivery::note_unprinted(home, (self.session, process), requests, self.log);
         }
     }
 
@@ -292,8 +291,8 @@ impl DaemonRestarter {
             return log.note("wait", &format!("revival.lock: {error}"));
         }
         if let Err(error) = daemon::ensure_apart(context).await {
-            let problem = format!("the daemon was killed and could not be started: {error:#}");
-            log.note("wait", &problem);
+            let why = telemetry::chain(&*error);
+            log.note("wait", &format!("the daemon was killed and could not be started: {why}"));
         }
         // The next outage begins with a grace period again.
         self.away_since = None;

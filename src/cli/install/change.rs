@@ -13,7 +13,7 @@ use svc_install::{
 use svc_model::HARMLESS_TOOLS;
 use svc_server::daemon::stays_stopped;
 use svc_sys::config::FileConfig;
-use svc_sys::private_file;
+use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
@@ -85,7 +85,7 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
     let granted = match grant_scopes(context, &args.scope, args.dry_run) {
         Ok(granted) => granted,
         Err(error) => {
-            failures.push(format!("the scopes are not granted: {error:#}"));
+            failures.push(format!("the scopes are not granted: {}", telemetry::chain(&*error)));
             None
         }
     };
@@ -180,7 +180,10 @@ async fn trust_hooks(
     let locations = installer.locations;
     let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), TRUST_DEADLINE).await {
         Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.files())),
-        Some(Err(error)) => Err(format!("codex did not report the hashes of its hooks: {error:#}")),
+        Some(Err(error)) => {
+            let why = telemetry::chain(&*error);
+            Err(format!("codex did not report the hashes of its hooks: {why}"))
+        }
         None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
     };
     let unlisted = "codex does not list them: it is too old, or it does not trust this project";
@@ -337,14 +340,16 @@ async fn daemon_note(context: &Context, command: &ClientCommand, no_start: bool)
             }
             Ok((_, false)) => {}
             Err(error) => {
-                return vec![format!("the daemon does not start: {error:#}; see `svc doctor`")];
+                let why = telemetry::chain(&*error);
+                return vec![format!("the daemon does not start: {why}; see `svc doctor`")];
             }
         }
     }
     notes.push(match timeout(TIMEOUT, introduce(command)).await {
         Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
         Ok(Err(error)) => {
-            format!("`svc stdio` does not reach the daemon: {error:#}; see `svc doctor`")
+            let why = telemetry::chain(&*error);
+            format!("`svc stdio` does not reach the daemon: {why}; see `svc doctor`")
         }
         Err(_) => "`svc stdio` does not reach the daemon in time; see `svc doctor`".to_owned(),
     });
@@ -367,7 +372,9 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
                 notes.extend(agents_that_go_on(context).await);
             }
             Ok(None) => {}
-            Err(error) => notes.push(format!("the daemon was not stopped: {error:#}")),
+            Err(error) => {
+                notes.push(format!("the daemon was not stopped: {}", telemetry::chain(&*error)));
+            }
         }
     }
     let home = &context.paths.home;

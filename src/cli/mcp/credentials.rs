@@ -164,7 +164,9 @@ pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
             &json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound }),
         )?;
     } else if keys.is_empty() {
-        output::note(&format!("{name} has no secrets; `svc mcp secret set {name} KEY` stores one"));
+        output::line(&format!(
+            "{name} has no secrets; `svc mcp secret set {name} KEY` stores one"
+        ))?;
     } else {
         for key in keys {
             output::line(key)?;

@@ -15,7 +15,7 @@ use svc_model::source::{SourceEntry, SourceProblem, SourceTransport, source_name
 use svc_sys::config::FileConfig;
 use svc_sys::config::sources::{ImportFile, ImportedClient, SourceChoices, SourceDocument};
 use svc_sys::git_repository::project_root;
-use svc_sys::{bounded_file, private_file};
+use svc_sys::{bounded_file, private_file, telemetry};
 
 use super::super::{Context, ExitResult, output};
 
@@ -198,7 +198,7 @@ pub(super) async fn tell_daemon(context: &Context) {
     if let Err(error) = told.await
         && !matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
     {
-        output::note(&format!("the daemon has not read it yet: {error:#}"));
+        output::note(&format!("the daemon has not read it yet: {}", telemetry::chain(&*error)));
     }
 }
 

@@ -14,6 +14,7 @@ use svc_client::{
 };
 use svc_model::PROCESS_TOKENS_PATH;
 use svc_server::daemon::stays_stopped;
+use svc_sys::telemetry;
 use svc_wire::mcp_request::McpRequest;
 use tokio::time::{Instant, sleep};
 
@@ -233,7 +234,7 @@ impl DaemonLink {
                 output::note(&format!("svc: started the daemon: {url} (pid {pid})"));
             }
             Ok((_, false)) => {}
-            Err(error) => output::note(&format!("svc: {error:#}")),
+            Err(error) => output::note(&format!("svc: {}", telemetry::chain(&*error))),
         }
     }
 

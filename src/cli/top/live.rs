@@ -21,6 +21,7 @@ use ratatui::backend::CrosstermBackend;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{Clock as _, SystemClock};
+use svc_sys::telemetry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{interval, sleep};
@@ -348,7 +349,7 @@ fn away(error: &anyhow::Error) -> String {
 }
 
 fn harmless(error: &anyhow::Error) -> String {
-    terminal::line(&format!("{error:#}")).into_owned()
+    terminal::line(&telemetry::chain(&**error)).into_owned()
 }
 
 #[cfg(test)]

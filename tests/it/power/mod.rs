@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::crash::{Chance, SetOnDrop, number};
-use crate::daemon::{Daemon, Home, Ran, Running, all_pids, eventually};
+use crate::daemon::{Daemon, Home, PATIENT, Ran, Running, all_pids, eventually};
 use crate::expect::new_task;
 use crate::stored::is_in_file;
 use mount::PowerDisk;
@@ -138,7 +138,7 @@ fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &P
 /// folder without power.
 fn run(home: &Home, args: &[&str], input: &str) -> Ran {
     let mut command = home.command(args);
-    command.current_dir("/").env("SVC_HOOK_DEADLINE_MS", "60000").stdin(Stdio::piped());
+    command.current_dir("/").envs([PATIENT]).stdin(Stdio::piped());
     let mut running = Running::spawn(command);
     let mut stdin = running.stdin();
     // A killed process does not read.

@@ -226,6 +226,10 @@ fn secrets_can_be_set_without_a_daemon_and_apply_at_once() {
         assert_eq!(svc_with_input(&home, &args, b"x").code, Some(2), "{bad:?}");
     }
     assert_eq!(svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).code, Some(1));
+    // Like every empty list.
+    let none = svc(&home, &["mcp", "secret", "list", "web"]);
+    assert!(none.ok().contains("svc mcp secret set web KEY"), "{none:?}");
+    assert_eq!(none.stderr, "");
     assert_no_secret_is_shown(&home, &d, &["hush-"]);
     assert_eq!(source(&d, "web")["state"], "misconfigured");
 }

@@ -134,12 +134,13 @@ fn down_remote_server_is_shown_as_down() {
     }
 }
 
-/// A server that has no room for a stream now is asked for it again.
+/// A server that has no room for a stream now, or takes an earlier one for open, is asked again.
 #[test]
-fn stream_that_a_busy_remote_server_refuses_is_requested_again() {
-    for era in [ToyEra::Legacy, ToyEra::Modern] {
+fn stream_that_a_remote_server_refuses_for_now_is_requested_again() {
+    for (era, status) in [(ToyEra::Legacy, 429), (ToyEra::Legacy, 409), (ToyEra::Modern, 429)] {
         let home = Home::new();
         let server = ToyHttp::start(era);
+        server.toy.stream_refusal.store(status, SeqCst);
         server.toy.refused_streams.store(2, SeqCst);
         let d = with_servers(&home, &json!({ "web": entry(&server) }));
         in_state(&d, "web", "connected");
@@ -148,8 +149,29 @@ fn stream_that_a_busy_remote_server_refuses_is_requested_again() {
             call(&d, "web__grow", &json!({}));
             (source(&d, "web")["tools"] == 7).then_some(())
         });
-        assert_eq!(server.toy.refused_streams.load(SeqCst), 0, "{era:?}");
+        assert_eq!(server.toy.refused_streams.load(SeqCst), 0, "{era:?} {status}");
     }
+}
+
+/// The end of the daemon does not wait for the program that prints the headers of a server.
+#[test]
+fn server_whose_headers_helper_hangs_ends_at_once() {
+    let home = Home::new();
+    let server = ToyHttp::start(ToyEra::Modern);
+    let begun = home.user().join("begun");
+    let helper = format!("touch {}; sleep 60", begun.display());
+    let entry = json!({ "type": "http", "url": server.url(), "headersHelper": helper });
+    let mut d = with_servers(&home, &json!({ "web": entry }));
+    // The helper itself may run for ten seconds.
+    quickly(Duration::from_secs(8), || {
+        until(SOON, || begun.exists().then_some(()));
+        let began = Instant::now();
+        d.stop();
+        let took = began.elapsed();
+        std::fs::remove_file(&begun).expect("is there");
+        d.restart();
+        took
+    });
 }
 
 #[test]

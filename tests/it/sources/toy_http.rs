@@ -64,8 +64,10 @@ pub(super) struct Toy {
     pub(super) sick: AtomicU16,
     /// How many further requests of `server/discover` get no response.
     pub(super) unanswered_discoveries: AtomicU32,
-    /// How many further requests for a stream of messages to all are answered with 429.
+    /// How many further requests for a stream of messages to all are refused, and with which
+    /// status.
     pub(super) refused_streams: AtomicU32,
+    pub(super) stream_refusal: AtomicU16,
     pub(super) issuer: Mutex<Issuer>,
     /// A header that each request needs.
     pub(super) wants: Mutex<Option<(String, String)>>,
@@ -122,6 +124,7 @@ impl ToyHttp {
             sick: AtomicU16::new(0),
             unanswered_discoveries: AtomicU32::new(0),
             refused_streams: AtomicU32::new(0),
+            stream_refusal: AtomicU16::new(429),
             issuer: Mutex::default(),
             wants: Mutex::default(),
         });
@@ -273,7 +276,7 @@ async fn answer(
     if asks_for_stream
         && toy.refused_streams.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
     {
-        return text_of(429, "too many");
+        return text_of(toy.stream_refusal.load(SeqCst), "not now");
     }
     match (method.as_str(), toy.era) {
         ("GET", ToyEra::Sse) => toy.open_sse(),

@@ -405,6 +405,17 @@ fn lint_exceptions_use_expect_and_not_allow() {
     assert!(strays.is_empty(), "use `expect` with a reason:\n{}", strays.join("\n"));
 }
 
+/// The alternate form of an error repeats a cause that the error quotes, as those of databases do.
+#[test]
+fn command_line_says_a_cause_once() {
+    let strays: Vec<String> = code()
+        .into_iter()
+        .filter(|(file, _, line)| file.starts_with("src/") && line.contains(":#}"))
+        .map(|(file, line, text)| format!("{file}:{line}: {}", text.trim()))
+        .collect();
+    assert!(strays.is_empty(), "use `telemetry::chain`:\n{}", strays.join("\n"));
+}
+
 /// The code of a future is generated in each crate that awaits it, with all that it awaits itself,
 /// unless it is boxed: decision 025. The attribute takes no type parameters and no lifetimes
 /// without a name. A replay of millions of frames allocates nothing for each read, and the memory of

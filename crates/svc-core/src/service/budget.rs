@@ -174,6 +174,20 @@ impl Budget {
         Ok(())
     }
 
+    /// How many rows may be stored of what a caller's hooks report without its request. Half of the
+    /// bound is left for what the caller asks for.
+    pub(super) async fn room_for_reported(&self, tx: &mut WriteTx, caller: &Caller) -> Result<u64> {
+        if caller.is_operator() {
+            return Ok(u64::MAX);
+        }
+        let principal = caller.principal();
+        let most = self.bounds.bound(BudgetKind::Rows) / 2;
+        let used = tx.upkeep().rows_kept(&principal, most).await?;
+        // The rows that are stored now are not charged, so they are counted before others are.
+        self.lock().rows_before_count.remove(&principal);
+        Ok(most.saturating_sub(used))
+    }
+
     pub(super) fn levels(&self) -> Vec<(BudgetKind, u64)> {
         let taken = self.lock();
         let live = [BudgetKind::Requests, BudgetKind::Streams, BudgetKind::UnreadBytes];

@@ -358,8 +358,17 @@ async fn caller_of_line(
     match services.access.caller_of_report(process, &client, cwd).await {
         Ok(caller) => Ok(Some(caller)),
         Err(Error::Forbidden(_)) => Ok(None),
-        Err(error) => Err(io::Error::other(error)),
+        Err(error) => Err(not_drained(error)),
     }
+}
+
+/// Why lines stay in the spool.
+fn not_drained(error: Error) -> io::Error {
+    let kind = match &error {
+        Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. } => ErrorKind::NotConnected,
+        _ => ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
 }
 
 /// Puts messages back into the inbox that a hook got in the response to its event and did not
@@ -376,5 +385,5 @@ async fn return_unprinted(
     let process = arguments.get(SPOOLED_PROCESS).cloned();
     let process = process.and_then(|process| serde_json::from_value(process).ok());
     let taken_back = services.hooks.take_back_unprinted(&session, process, id.clone());
-    taken_back.await.map_err(io::Error::other)
+    taken_back.await.map_err(not_drained)
 }

@@ -208,7 +208,13 @@ impl ServerStarter {
                     printed: std::sync::RwLock::default(),
                     auth: Arc::clone(&parts.auth),
                 };
-                let link = RemoteLink::start(filled.kind, endpoint, messages).await;
+                // Its helper may take long.
+                let link = tokio::select! {
+                    () = self.stop.cancelled() => {
+                        return Err(StartFailure::Failed("it is to end".to_owned()));
+                    }
+                    link = RemoteLink::start(filled.kind, endpoint, messages) => link,
+                };
                 (SourceLink::Remote(link), connection)
             }
         };

@@ -359,3 +359,49 @@ impl EventReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io, net::TcpListener};
+
+    use bytes::Bytes;
+    use svc_core::service::testing::opened;
+    use svc_model::source::Redactor;
+    use svc_sys::config::sources::SourceVault;
+    use svc_wire::mcp_request::{RequestSetting, post};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn request_whose_caller_was_told_that_it_is_not_sent_reaches_no_server() {
+        let (_test, services) = opened().await;
+        let home = tempfile::tempdir().unwrap();
+        let server = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let (clients, vault) = (HttpClients::default(), SourceVault::new(home.path()));
+        let auth = SourceAuth::new(services, vault, clients.clone(), "web".to_owned());
+        let endpoint = RemoteEndpoint {
+            connection: Arc::clone(&connection),
+            clients,
+            url,
+            fixed: HeaderMap::new(),
+            helper: None,
+            printed: RwLock::default(),
+            auth,
+        };
+        let body = Bytes::from(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#);
+        let call = post(body, RequestSetting::default());
+        let request = connection.open(None);
+        connection.close();
+        let sending = endpoint.send_to(&endpoint.url, Some(request.id), &call);
+        // Nobody answers a request that is sent.
+        let sent = tokio::time::timeout(Duration::from_secs(30), sending).await.unwrap();
+        let told = request.answer_to(None).await.expect_err("is lost");
+        assert_eq!(sent.expect_err("is not sent"), told);
+        assert_eq!(told, RequestLoss::NotTaken("it ended".to_owned()));
+        let came = server.accept().map(drop).map_err(|error| error.kind());
+        assert_eq!(came, Err(io::ErrorKind::WouldBlock));
+    }
+}

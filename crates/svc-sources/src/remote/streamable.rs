@@ -403,12 +403,11 @@ impl StreamableTransport {
                     last_event_id.clear();
                     continue;
                 }
-                Ok(response) if is_temporary(response.status()) => {
+                Ok(response) if has_no_stream(response.status(), is_modern) => return,
+                Ok(response) => {
                     let least = retry_after(response.headers()).unwrap_or_default();
                     REOPEN.wait_at_least(failures, least)
                 }
-                // The server has no such stream.
-                Ok(_) => return,
                 Err(RequestLoss::Unanswered(_) | RequestLoss::Closed) => {
                     reopen_pause(failures, None)
                 }
@@ -458,10 +457,14 @@ fn setting<'a>(session: &'a RemoteSession, schema: Option<&'a Value>) -> Request
     }
 }
 
-/// Whether a server that refuses a stream with this status may give it later.
-fn is_temporary(status: StatusCode) -> bool {
-    status.is_server_error()
-        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+/// Whether a response without a stream says that the server has none. Other refusals may pass: 409,
+/// for example, as long as the server takes an earlier stream of the session for open.
+fn has_no_stream(status: StatusCode, is_modern: bool) -> bool {
+    // In the revision without sessions the request is a call of a method that may be unknown.
+    let is_unknown_method = is_modern && status == StatusCode::BAD_REQUEST;
+    status.is_success()
+        || matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
+        || is_unknown_method
 }
 
 fn reopen_pause(failures: u32, named: Option<Duration>) -> Duration {

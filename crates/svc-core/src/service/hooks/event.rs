@@ -156,6 +156,15 @@ pub struct HookCall {
     pub is_from_hook: bool,
 }
 
+/// The session of an event, before the write job decides whose it is.
+#[derive(Debug)]
+struct FoundSession {
+    /// The daemon's id.
+    id: String,
+    /// Whether the session belongs to the caller.
+    is_own: bool,
+}
+
 /// What is known of the session when an event arrives.
 struct KnownSession {
     acting: ActingSession,
@@ -195,28 +204,51 @@ impl Hooks {
     async fn handle(
         &self,
         caller: &Caller,
-        mut event: HookEvent,
+        event: HookEvent,
         call: HookCall,
         is_repeat: bool,
     ) -> Result<HookReply> {
         check_call(&event, &call)?;
         check::key("session_id", Some(&event.session_id))?;
-        let mut is_own = self.team.owns(caller, &event.session_id).await?;
-        if !is_own {
-            event.session_id = if call.is_from_hook {
-                let there = self.in_folder(caller, event.cwd.as_deref()).await?;
-                self.team.session_of_hook(&there, &event.session_id, call.secret).await?
-            } else {
-                // A tool call of a model must not begin a second session for another principal's
-                // session id.
-                self.team.session_of_client(caller, &event.session_id).await?
-            };
-            is_own = self.team.owns(caller, &event.session_id).await?;
+        let session = self.find_session(caller, &event, &call).await?;
+        Box::pin(self.act(caller, (event, session), call, is_repeat)).await
+    }
+
+    async fn find_session(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        call: &HookCall,
+    ) -> Result<FoundSession> {
+        let id = &event.session_id;
+        if self.team.owns(caller, id).await? {
+            return Ok(FoundSession { id: id.clone(), is_own: true });
         }
+        let id = if call.is_from_hook {
+            let there = self.in_folder(caller, event.cwd.as_deref()).await?;
+            self.team.session_of_hook(&there, id, call.secret).await?
+        } else {
+            // A tool call of a model must not begin a second session for another principal's
+            // session id.
+            self.team.session_of_client(caller, id).await?
+        };
+        let is_own = self.team.owns(caller, &id).await?;
+        Ok(FoundSession { id, is_own })
+    }
+
+    async fn act(
+        &self,
+        caller: &Caller,
+        (mut event, session): (HookEvent, FoundSession),
+        call: HookCall,
+        is_repeat: bool,
+    ) -> Result<HookReply> {
+        let FoundSession { id, is_own } = session;
         // The session may be begun by another client's process before the write job looks for it.
         // Then a second look, with the event as it came, finds that process.
         let may_look_again = call.is_from_hook && caller.is_client_process() && !is_own;
         let again = (may_look_again && !is_repeat).then(|| (event.clone(), call.clone()));
+        event.session_id = id;
         let told = self.earlier_texts.take_off(&caller.principal(), &mut event);
         let known = self.recognise(&event, is_own).await?;
         let reporter = caller;
@@ -631,11 +663,14 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::{TokenId, session_id_in_process};
+    use svc_model::{BudgetKind, TokenId, session_id_in_process};
     use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::{
+        Tuning,
+        testing::{services, services_with, session},
+    };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the
     /// same, with the secret by which the session can be taken over.
@@ -721,6 +756,42 @@ mod tests {
         child.wait().unwrap();
     }
 
+    #[tokio::test]
+    async fn lost_ids_neither_refuse_an_event_nor_take_the_rows_of_their_session() {
+        let test = TestStore::open().await;
+        let mut tuning = Tuning::default();
+        tuning.budget.set(BudgetKind::Rows, 20);
+        let services = services_with(&test, tuning);
+        let caller = session("greedy", &[]);
+        let tell = async |name: &str, id: &str, lost: Vec<String>| {
+            let payload = json!({
+                "session_id": "s", "hook_event_name": name, "tool_name": "Read",
+                "tool_use_id": id, "tool_input": {}, "cwd": "/p",
+            });
+            let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+            let call = HookCall { id: Some(id.to_owned()), lost, ..HookCall::default() };
+            services.hooks.hook(&caller, event, call).await.unwrap()
+        };
+        tell("SessionStart", "begin", Vec::new()).await;
+        let peer = test.store.peers().of_session("s").await.unwrap().unwrap().peer.peer_id;
+        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
+        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        assert_ne!(tell("PostToolUse", "first", Vec::new()).await, HookReply::default());
+        // The session may keep fewer rows than it reports ids.
+        let others = (0..100).map(|number| format!("lost-{number}"));
+        let lost: Vec<_> = std::iter::once("first".to_owned()).chain(others).collect();
+        for id in ["second", "third"] {
+            // Nobody saw the answers before this one either.
+            let lost = lost.iter().cloned().chain((id == "third").then(|| "second".to_owned()));
+            let reply = tell("PostToolUse", id, lost.collect()).await;
+            assert_ne!(reply, HookReply::default(), "{id}");
+        }
+        // Half of the rows are left for what the session asks for.
+        let budget = services.hooks.core.budget.clone();
+        let check = test.store.write(job!(|tx| budget.check_rows(tx, &caller, 10).await));
+        check.await.unwrap();
+    }
+
     /// Both processes see that the session id is free, and then one process takes the id.
     #[tokio::test]
     async fn two_processes_that_begin_one_id_at_once_have_a_session_each() {
@@ -753,28 +824,52 @@ mod tests {
             }
             assert_eq!(apart, 1, "{id}");
         }
-        // One process has looked for the session when another takes the id. The write job refuses,
-        // and a second look finds that the id is taken.
-        let payload = json!({
-            "session_id": "late", "hook_event_name": "SessionStart", "source": "startup",
-            "cwd": folders[1].path(),
-        });
-        let late = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
-        let call = HookCall { is_from_hook: true, ..HookCall::default() };
-        let hooks = &services.hooks;
-        let known = hooks.recognise(&late, false).await.unwrap();
-        let there = hooks.in_its_project(&callers[1], &late, &known, true).await.unwrap();
-        let payload = json!({
-            "session_id": "late", "hook_event_name": "SessionStart", "source": "startup",
-            "cwd": folders[0].path(),
-        });
-        let first = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
-        hooks.hook(&callers[0], first, call.clone()).await.unwrap();
-        let written = hooks.write(&there, &Arc::new(late.clone()), &known, call.clone()).await;
-        assert!(matches!(written, Err(Error::NotYours { .. })));
-        hooks.hook(&callers[1], late, call).await.unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// One process has looked for the session when another takes the id. The write job refuses, and
+    /// a second look, with the event as it came, finds that the id is taken.
+    #[tokio::test]
+    async fn second_look_for_a_session_has_the_whole_event() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let processes = [std::process::id(), child.id()].map(process::identity);
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let callers = callers_of(&processes);
+        let event_of = |at: usize, name: &str, words: &str| {
+            let payload = json!({
+                "session_id": "late", "hook_event_name": name, "source": "startup",
+                "prompt_response": words, "cwd": folders[at].path(),
+            });
+            hook::read(HookClient::Gemini, None, &payload).unwrap()
+        };
+        let (hooks, call) =
+            (&services.hooks, HookCall { is_from_hook: true, ..HookCall::default() });
+        let mut earlier = event_of(1, "AfterAgent", "first");
+        let principal = callers[1].principal();
+        let told = hooks.earlier_texts.take_off(&principal, &mut earlier).unwrap();
+        hooks.earlier_texts.note(&principal, "late", told);
+        let late = event_of(1, "AfterAgent", "first\nsecond");
+        let found = hooks.find_session(&callers[1], &late, &call).await.unwrap();
+        for at in [0, 1] {
+            let start = event_of(at, "SessionStart", "");
+            hooks.hook(&callers[at], start, call.clone()).await.unwrap();
+        }
         let own = session_id_in_process("late", &processes[1]);
-        assert!(test.store.sessions().get(&own).await.unwrap().is_some());
+        let peer = test.store.peers().of_session(&own).await.unwrap().unwrap().peer.peer_id;
+        let message = serde_json::from_value(json!({ "text": "go on" })).unwrap();
+        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        let stop = HookCall { id: Some("stop".to_owned()), ..call };
+        let acted = Box::pin(hooks.act(&callers[1], (late, found), stop, false)).await;
+        let reply = acted.unwrap();
+        assert_ne!(reply, HookReply::default(), "its turn goes on with the message");
+        let mut next = event_of(1, "AfterAgent", "first\nsecond\nthird");
+        next.session_id = own;
+        hooks.earlier_texts.take_off(&principal, &mut next);
+        let HookMoment::Stop { words: Some(words), .. } = next.moment else { panic!("words") };
+        assert_eq!(words, "third");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -502,9 +502,6 @@ pub(super) fn check_lost(ids: &[String]) -> Result<()> {
 
 /// Takes back what the replies to these events gave to a session: messages, context, reminders, and
 /// offers of open records.
-///
-/// # Errors
-/// [`Error::LimitReached`] if the caller has reported as many ids as it may.
 pub(super) async fn take_back(
     tx: &mut WriteTx,
     (caller, budget): (&Caller, &Budget),
@@ -514,10 +511,14 @@ pub(super) async fn take_back(
     if events.is_empty() {
         return Ok(());
     }
-    // An event may arrive after its id was reported as lost, so the ids are stored.
-    let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
-    budget.check_rows(tx, caller, count).await?;
-    tx.hooks().remember_lost(events, &caller.principal()).await?;
+    // An event may arrive after its id was reported as lost, so the ids are stored. A caller that
+    // has no room for them is not refused, because its event counts more: what the reply to such a
+    // late event gives is taken back with the next report.
+    let room = budget.room_for_reported(tx, caller).await?;
+    let count = usize::try_from(room).map_or(events.len(), |room| room.min(events.len()));
+    if count > 0 {
+        tx.hooks().remember_lost(&events[..count], &caller.principal()).await?;
+    }
     tx.seen().take_back(session_id, events).await?;
     tx.seen().take_back_orphan_offers(session_id, events).await?;
     tx.hooks().take_back_reminders(session_id, events).await?;
