@@ -65,7 +65,8 @@ pub struct NewDispatch {
     /// The hosted agent that makes the request, if one does.
     pub asker: Option<AgentId>,
     pub tool: Option<SourceTool>,
-    /// Whether the peer of an agent that is started for this work is removed when the agent ends.
+    /// Whether an agent that is started for this work is removed after its end, with its peer, its
+    /// sessions and their streams.
     pub removes_peer: bool,
     /// When the task is cancelled, if it has not ended by then.
     pub deadline: Option<Timestamp>,
