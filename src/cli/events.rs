@@ -324,6 +324,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     ("agent.started", "agent {session_key} began ({backend})"),
     ("agent.ended", "agent {session_key} has ended{=code}"),
+    ("agent.removed", "agent {session_key} was removed; its task stays"),
     ("request.opened", "agent {session_key} asks for permission"),
     ("request.closed", "the request of agent {session_key} was answered"),
     ("request.described", "the text of the prompt of {session_key} is known now"),

@@ -993,6 +993,117 @@ fn end_of_a_child_is_sent_to_its_parent() {
     );
 }
 
+/// What a child of `stay` leaves: its rows are read while it lives, and after it was stopped.
+struct Child {
+    key: String,
+    /// Its agent.
+    id: String,
+    task: String,
+    session: String,
+    record: Option<String>,
+}
+
+impl Child {
+    /// Spawns a child, which begins a session, and in that a record if it `writes` one.
+    fn new(d: &Daemon, parent: &Caller, cleanup: &str, writes: bool) -> Self {
+        let input = json!({ "task": "x", "agentId": "stay", "cleanup": cleanup });
+        let spawned = parent.done("sessions_spawn", &input);
+        let key = text(&spawned, "childSessionKey");
+        let id = text(&d.get(&format!("/v1/hosts/{key}")).ok(200), "id");
+        let own = d.mint(&key, &json!(null), &[]);
+        let session = text(&own.done("start_session", &json!({})), "session_id");
+        own.done("increment_tool_count", &json!({ "session_id": session }));
+        let record = writes.then(|| {
+            let record = json!({
+                "session_id": session, "domain": "testing", "strategy": "ask-user", "goal": "g",
+                "hypothesis": "h because of i", "action": "a", "prediction": "p",
+            });
+            text(&own.done("start_ghap", &record), "id")
+        });
+        Self { key, id, task: text(&spawned, "taskId"), session, record }
+    }
+
+    /// Stops it, and waits until its parent was told.
+    fn stop(&self, d: &Daemon, parent: &Caller) {
+        d.post(&format!("/v1/hosts/{}/stop", self.key), &json!({ "force": true })).ok(200);
+        until(SOON, || {
+            let told = inbox(parent);
+            told.into_iter().find(|it| it["provenance"]["sourceSessionKey"] == self.key.as_str())
+        });
+    }
+
+    fn paths(&self) -> [String; 4] {
+        let Self { id, session, .. } = self;
+        [
+            format!("/v1/hosts/{id}"),
+            format!("/v1/sessions/{session}"),
+            format!("/v1/events?stream=agent/{id}"),
+            format!("/v1/events?stream=session/{session}"),
+        ]
+    }
+
+    fn is_listed(&self, d: &Daemon) -> bool {
+        let lists = ["/v1/hosts?limit=500", "/v1/sessions?limit=500"];
+        let lists = lists.map(|list| d.get(list).ok(200).to_string());
+        lists[0].contains(&self.id) || lists[1].contains(&self.session)
+    }
+
+    fn eventually_gone(&self, d: &Daemon) {
+        eventually(SOON, || self.paths().iter().all(|path| d.get(path).status() == 404));
+        assert!(!self.is_listed(d), "{}", self.key);
+        let events = |prefix: &str| d.get(&format!("/v1/events?stream_prefix={prefix}")).ok(200);
+        eventually(SOON, || events("removed/")["count"] == 0);
+        assert_eq!(events(&format!("agent/{}", self.id))["count"], 0);
+        // What is the team's stays.
+        let task = d.get(&format!("/v1/tasks/{}", self.task)).ok(200);
+        assert!(task["closed_at"].is_string(), "{task}");
+        let frames = d.get(&format!("/v1/events?stream=task/{}", self.task)).ok(200);
+        assert_ne!(frames["count"], 0, "{frames}");
+        if let Some(record) = &self.record {
+            d.done("get_ghap", &json!({ "id": record }));
+        }
+    }
+}
+
+#[test]
+fn cleanup_removes_a_child_once_its_end_was_told() {
+    let mut d = world("");
+    let agent = start(&d, "main");
+    let parent = d.mint("s-1", &agent["project"], &["agents"]);
+    let removed = [true, false].map(|writes| Child::new(&d, &parent, "delete", writes));
+    let kept = Child::new(&d, &parent, "keep", true);
+    let all = || removed.iter().chain([&kept]);
+    for child in all() {
+        assert!(child.is_listed(&d), "{}", child.key);
+        child.stop(&d, &parent);
+    }
+    for child in &removed {
+        child.eventually_gone(&d);
+    }
+    for path in kept.paths() {
+        d.get(&path).ok(200);
+    }
+    assert!(kept.is_listed(&d));
+    let told = inbox(&parent);
+    assert_eq!(told.len(), 3, "{told:?}");
+    let events = d.get("/v1/events?stream=team&kind=agent.removed").ok(200);
+    assert_eq!(events["count"], 2, "{events}");
+    // A reader of the whole log misses nothing that it could read.
+    let after = events["events"][0]["position"].as_u64().expect("a position") - 1;
+    for cursor in [1, after] {
+        let mut feed = d.follow_after("/v1/events", Some(&cursor.to_string()));
+        let first = feed.event();
+        assert!(first.kind != "gap" && first.id > Some(cursor), "{first:?}");
+    }
+
+    // A daemon that ended between the message and the removal: the next one removes.
+    d.stop();
+    let sql = format!("update assignment set removes_peer = 1 where task_id = '{}'", kept.task);
+    assert_eq!(d.home.change(&sql), 1);
+    d.restart();
+    kept.eventually_gone(&d);
+}
+
 /// A session whose first call starts a child has not registered, and still gets the child's result.
 /// Concurrent calls are counted one after the other.
 #[test]

@@ -146,6 +146,17 @@ impl Bus {
         }
     }
 
+    /// Ends a stream that has lost its name: its listeners are told, and who listens to the name
+    /// from now on waits for another stream.
+    pub(crate) fn retire(&self, stream: &str) {
+        if let Some(channel) = self.lock().remove(stream) {
+            channel.level.send_modify(|level| {
+                level.closed = true;
+                level.readers += 1;
+            });
+        }
+    }
+
     pub fn listeners(&self) -> usize {
         let streams: usize =
             self.lock().values().map(|channel| channel.level.receiver_count()).sum();
@@ -369,8 +380,12 @@ impl<T> Drop for StreamListener<T> {
     fn drop(&mut self) {
         let Some((name, bus)) = self.home.take() else { return };
         let mut streams = bus.lock();
+        // Another stream may have the name by now.
+        let is_ours = streams.get(&name).is_some_and(|channel| {
+            std::ptr::addr_eq(Arc::as_ptr(channel), Arc::as_ptr(&self.channel))
+        });
         // Our receiver still counts: it is dropped after this block.
-        if self.channel.level.receiver_count() <= 1 {
+        if is_ours && self.channel.level.receiver_count() <= 1 {
             streams.remove(&name);
         }
     }

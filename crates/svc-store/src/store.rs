@@ -147,6 +147,7 @@ impl Store {
             pending: Vec::new(),
             closing: Vec::new(),
             visibility_changed: Vec::new(),
+            retired: Vec::new(),
             position: 0,
             undo: Vec::new(),
             now: Timestamp::from_millis(0),

@@ -35,6 +35,8 @@ pub struct WriteTx {
     pub(super) closing: Vec<Arc<str>>,
     /// Streams whose visibility changed since the last commit.
     pub(super) visibility_changed: Vec<Arc<str>>,
+    /// Streams that lost their name since the last commit.
+    pub(super) retired: Vec<Arc<str>>,
     pub(super) position: i64,
     /// Steps that revert the current job's changes to `streams`.
     pub(super) undo: Vec<Undo>,
@@ -48,6 +50,7 @@ pub(super) struct JobStart {
     pending: usize,
     closing: usize,
     visibility_changed: usize,
+    retired: usize,
 }
 
 /// Reverts one change of a cached stream state.
@@ -74,6 +77,7 @@ impl WriteTx {
             pending: self.pending.len(),
             closing: self.closing.len(),
             visibility_changed: self.visibility_changed.len(),
+            retired: self.retired.len(),
         }
     }
 
@@ -82,6 +86,7 @@ impl WriteTx {
         self.pending.truncate(start.pending);
         self.closing.truncate(start.closing);
         self.visibility_changed.truncate(start.visibility_changed);
+        self.retired.truncate(start.retired);
         while let Some(step) = self.undo.pop() {
             match step {
                 Undo::Restore(name, state) => self.streams.insert(name, state),
@@ -95,6 +100,7 @@ impl WriteTx {
         self.pending.clear();
         self.closing.clear();
         self.visibility_changed.clear();
+        self.retired.clear();
         self.undo.clear();
         self.streams.clear();
     }
@@ -268,6 +274,9 @@ impl WriteTx {
         // A stream may be closed without a last event, and its listeners must not wait for one.
         for name in std::mem::take(&mut self.closing) {
             self.bus.notify_closed(&name);
+        }
+        for name in std::mem::take(&mut self.retired) {
+            self.bus.retire(&name);
         }
     }
 

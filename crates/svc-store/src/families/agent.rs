@@ -294,6 +294,20 @@ impl AgentWrites<'_> {
             "update agent set parent_agent = ? where agent_id = ?"; parent, agent);
         changed(done, "agent", agent)
     }
+
+    /// Removes an ended agent with its requests. What it started counts as started by what started
+    /// it, so that the chain keeps its other links. The caller takes its stream out of the log
+    /// ([`retire`](super::StreamWrites::retire)).
+    #[boxed]
+    pub async fn remove(&mut self, id: &AgentId) -> Result<()> {
+        change!(self.tx,
+            "update agent set parent_agent = (select own.parent_agent from agent own where own.agent_id = ?1) \
+            where parent_agent = ?1"; id);
+        change!(self.tx, "delete from request where agent_id = ?"; id);
+        let done =
+            change!(self.tx, "delete from agent where agent_id = ? and ended_at is not null"; id);
+        changed(done, "agent", id)
+    }
 }
 
 impl AgentReads<'_> {
@@ -347,6 +361,18 @@ impl AgentReads<'_> {
             self.store,
             "where a.ended_at is null order by a.started_at, a.agent_id"
         ))
+    }
+
+    /// Ended agents that were started for a task of which nothing else remains
+    /// ([`AssignmentRow::removes_peer`](crate::AssignmentRow)), and whose task has ended: who asked
+    /// for it has been told.
+    #[boxed]
+    pub async fn to_remove(&self, limit: u32) -> Result<Vec<AgentRow>> {
+        // Agents first: their tasks are looked up by an index.
+        rows_of(agents!(pool_all, self.store,
+            "cross join assignment d on d.task_id = a.task_id
+            where a.ended_at is not null and d.removes_peer = 1 and d.ended_at is not null
+            order by a.ended_at, a.agent_id limit ?"; limit))
     }
 
     #[boxed]
@@ -409,5 +435,226 @@ impl AgentReads<'_> {
     pub async fn parent_of(&self, agent: &AgentId) -> Result<Option<AgentId>> {
         let parent = pool_find_value!(self.store, "select parent_agent from agent where agent_id = ?"; agent);
         Ok(parent.flatten().map(AgentId::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{
+        GhapId, RunId, SessionFilter, StreamName, StreamVisibility, Task, TaskReport, TaskStatus,
+        journal::{Domain, Ghap, GhapDraft, SessionSource, Strategy},
+        limits,
+    };
+
+    use super::*;
+    use crate::{
+        AssignmentRow, AssignmentState, FeedScope, SessionStart, Store, WriteTx,
+        testing::{TestStore, append, event},
+    };
+
+    const AT: Timestamp = Timestamp::from_millis(1_000);
+    const KEY: &str = "agent:x:kid";
+
+    fn child() -> AgentRow {
+        AgentRow {
+            info: AgentInfo {
+                id: AgentId::from("ag_1".to_owned()),
+                project: String::new(),
+                state: AgentState::Done,
+                pid: 0,
+                worktree: "/".to_owned(),
+                started_at: AT,
+                task: None,
+                description: None,
+                backend: AgentBackend::Exec,
+                instance: "x".to_owned(),
+                session_key: KEY.to_owned(),
+                session_id: None,
+                exit_code: Some(0),
+                signal: None,
+                error: None,
+            },
+            owned: Ownership::from_row("operator", String::new()),
+            machine_id: MachineId::from("mach_test".to_owned()),
+            host: None,
+            last_pid: 7,
+            token_id: None,
+            task_id: Some(TaskId::from("task_1".to_owned())),
+            request_timeout: Duration::from_secs(1),
+            ended_at: Some(AT),
+        }
+    }
+
+    fn task_of(row: &AgentRow) -> Task {
+        Task {
+            task_id: row.task_id.clone().unwrap(),
+            title: None,
+            agent: None,
+            prompt: None,
+            from: None,
+            metadata: None,
+            status: TaskStatus::Active,
+            report: TaskReport::default(),
+            reason: None,
+            result: None,
+            cancel_requested_at: None,
+            created_at: AT,
+            updated_at: AT,
+            closed_at: None,
+            last_id: 0,
+        }
+    }
+
+    fn record() -> Ghap {
+        let draft = GhapDraft {
+            domain: Domain::Debugging,
+            strategy: Strategy::ReadTheError,
+            goal: "g".to_owned(),
+            hypothesis: String::new(),
+            action: String::new(),
+            prediction: String::new(),
+            probability: None,
+        };
+        Ghap::begin(GhapId::from("ghap_1".to_owned()), "wrote".to_owned(), None, draft, AT)
+    }
+
+    fn of_session(id: &str) -> SessionStart {
+        SessionStart {
+            session_id: id.to_owned(),
+            project: None,
+            client: None,
+            source: SessionSource::Startup,
+            created_by: format!("session:{KEY}"),
+        }
+    }
+
+    async fn begin(tx: &mut WriteTx, row: &AgentRow) -> Result<()> {
+        let visibility = StreamVisibility::for_daemon();
+        let stream = tx.streams().open(&StreamName::new("agent", "ag_1"), &visibility).await?;
+        tx.agents().insert(row, stream.id, None, &AnswerKey::from_text("k".to_owned())).await?;
+        tx.agents().update(row).await?;
+        let stream = tx.streams().open(&StreamName::new("task", "task_1"), &visibility).await?;
+        tx.tasks().insert(&task_of(row), &row.owned, stream.id, None).await?;
+        let work = AssignmentRow {
+            task_id: row.task_id.clone(),
+            removes_peer: true,
+            ..AssignmentRow::new(RunId::from("run_1".to_owned()), "operator".to_owned(), AT)
+        };
+        tx.assignments().insert(&work).await?;
+        for id in ["wrote", "read"] {
+            tx.sessions().begin(&of_session(id)).await?;
+            tx.tool_counts().count_tool(id, "", "Bash", AT).await?;
+        }
+        tx.ghaps().insert(&record()).await
+    }
+
+    async fn end_work(tx: &mut WriteTx) -> Result<()> {
+        let found = tx.assignments().get(&RunId::from("run_1".to_owned())).await?;
+        let mut work = found.ok_or(StoreError::NoStream)?;
+        (work.state, work.ended_at) = (AssignmentState::Ok, Some(AT));
+        tx.assignments().update(&work).await
+    }
+
+    async fn remove(tx: &mut WriteTx, row: &AgentRow) -> Result<Vec<String>> {
+        let ids = tx.sessions().all_of(&Principal::Session(KEY.into()), 9).await?;
+        for id in &ids {
+            tx.streams().retire(&StreamName::new("session", id)).await?;
+            tx.sessions().remove(id).await?;
+        }
+        tx.streams().retire(&StreamName::new("agent", "ag_1")).await?;
+        tx.agents().remove(&row.info.id).await?;
+        Ok(ids)
+    }
+
+    async fn check_removal(store: &Store) {
+        let row = child();
+        let begun = row.clone();
+        let done: Result<()> = store.write(job!(|tx| begin(tx, &begun).await)).await;
+        done.unwrap();
+        let agent = StreamName::new("agent", "ag_1");
+        let task = StreamName::new("task", "task_1");
+        for name in ["wrote", "read"] {
+            append(store, &StreamName::new("session", name), vec![event("a", "{}")]).await;
+        }
+        append(store, &task, vec![event("a", "{}")]).await;
+        // More than one job removes, and the last event of the log.
+        for _ in 0..3 {
+            let many = (0..limits::TRIM_BATCH / 2).map(|_| event("output", "{}")).collect();
+            append(store, &agent, many).await;
+        }
+        let due = async || store.agents().to_remove(9).await.unwrap().len();
+        assert_eq!(due().await, 0, "its task has not ended");
+        let done: Result<()> = store.write(job!(|tx| end_work(tx).await)).await;
+        done.unwrap();
+        assert_eq!(due().await, 1);
+
+        let (feed, size) = (FeedScope::prefix("", Reader::All), PageSize::rows(9_999));
+        let streams = async || {
+            let page = store.events().of_feed(&feed, 0, i64::MAX, None, size).await.unwrap();
+            let mut names: Vec<String> =
+                page.events.iter().map(|event| event.stream.as_str().to_owned()).collect();
+            names.dedup();
+            names
+        };
+        let (_, head) = store.events().bounds().await.unwrap();
+        let removing = row.clone();
+        let ids: Result<Vec<String>> = store.write(job!(|tx| remove(tx, &removing).await)).await;
+        assert_eq!(ids.unwrap().len(), 2);
+        assert_eq!(due().await, 0);
+        assert!(store.agents().get(&row.info.id).await.unwrap().is_none());
+        assert!(store.streams().view(&agent).await.unwrap().is_none(), "at once");
+        let filter = SessionFilter::default();
+        let listed = store.sessions().list(&Reader::All, &filter, None, PageSize::rows(9)).await;
+        assert_eq!(listed.unwrap().rows.len(), 0);
+        for id in ["wrote", "read"] {
+            assert!(store.sessions().get(id).await.unwrap().is_none(), "{id}");
+            assert!(store.tool_counts().uses(id).await.unwrap().is_empty(), "{id}");
+        }
+        let kept = store.sessions().owner("wrote").await.unwrap();
+        assert_eq!(kept.map(|kept| kept.owner), Some(None), "a record names it");
+        assert!(store.sessions().owner("read").await.unwrap().is_none());
+        assert!(store.ghaps().active("wrote").await.unwrap().is_some());
+
+        // The last event of the log holds its head.
+        store.upkeep().remove_retired().await.unwrap();
+        assert_eq!(store.events().bounds().await.unwrap(), (0, head));
+        let left = streams().await;
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert!(left[0] == task.as_str() && left[1].starts_with("removed/"), "{left:?}");
+        append(store, &StreamName::fixed(StreamName::TEAM), vec![event("a", "{}")]).await;
+        assert_eq!(store.upkeep().remove_retired().await.unwrap(), 1);
+        assert_eq!(store.events().bounds().await.unwrap(), (0, head + 1), "no gap is told");
+        assert_eq!(streams().await, [task.as_str(), StreamName::TEAM]);
+        let names = store.streams().names(&Reader::All, "removed/", 9).await.unwrap();
+        assert_eq!(names, [""; 0]);
+        let frames = store.frames().of_feed(&feed, 0, head + 1).await.unwrap().unwrap();
+        assert_eq!(frames.cursor, head + 1);
+
+        // A name that is used again is another stream's, and its session another one.
+        let again: Result<()> =
+            store.write(job!(|tx| tx.sessions().begin(&of_session("wrote")).await)).await;
+        again.unwrap();
+        assert!(store.sessions().get("wrote").await.unwrap().is_some());
+        let name = StreamName::new("session", "wrote");
+        append(store, &name, vec![event("a", "{}")]).await;
+        assert_eq!(store.streams().view(&name).await.unwrap().unwrap().head, 1);
+    }
+
+    #[tokio::test]
+    async fn an_agent_is_removed_whole_and_the_log_keeps_its_order() {
+        let test = TestStore::open().await;
+        check_removal(&test.store).await;
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn an_agent_is_removed_from_a_server_whole() {
+        if !crate::postgres::testing::is_installed() {
+            return;
+        }
+        let clock = std::sync::Arc::new(svc_model::ManualClock::new(AT));
+        let (store, writer) = crate::testing::open_on_server(clock).await;
+        check_removal(&store).await;
+        writer.close(store).await.unwrap();
     }
 }

@@ -10,7 +10,7 @@ use futures_util::{TryStreamExt as _, future::BoxFuture};
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
-use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
+use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites, streams::RETIRED};
 use crate::{
     Result, ServerReport, SizeSample, StoreSize, TrimOutcome, boxed,
     columns::to_json,
@@ -209,6 +209,55 @@ impl Upkeep<'_> {
         removed.map(|removed| TrimOutcome { removed, more })
     }
 
+    /// Removes the events of the streams that have lost their names, and then these streams, in
+    /// jobs of at most [`limits::TRIM_BATCH`] events and about [`limits::TRIM_BYTES`]. Returns the
+    /// number of events.
+    ///
+    /// Each job removes the beginning of what a stream still has. The last event of the log stays
+    /// until another follows it, because it holds the log's head: a later call removes it. Readers
+    /// of the whole log are told of no gap, as the events before and after are there.
+    #[boxed]
+    pub async fn remove_retired(&self) -> Result<u64> {
+        let mut removed = 0;
+        for stream in self.retired().await? {
+            while let Some(until) = self.end_of_step(stream).await? {
+                let step = self
+                    .store
+                    .write(job!(|tx| tx.upkeep().remove_first_events(stream, until).await))
+                    .await?;
+                removed += step;
+                if step == 0 {
+                    break;
+                }
+            }
+            self.store.write(job!(|tx| tx.upkeep().remove_empty_stream(stream).await)).await?;
+        }
+        Ok(removed)
+    }
+
+    async fn retired(self) -> Result<Vec<i64>> {
+        let beyond = format!("{RETIRED}\x7f");
+        Ok(pool_values!(self.store,
+            r#"select id as "id!: i64" from stream where name >= ?1 and name < ?2"#; RETIRED, beyond))
+    }
+
+    /// Seq of the last event of a stream that one step removes; `None` if the stream has no event.
+    async fn end_of_step(self, stream: i64) -> Result<Option<i64>> {
+        let limit = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX);
+        let mut rows = select_fields!(pool_stream, self.store, { seq: i64, bytes: i64 },
+            r#"select seq as "seq!",
+                octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
+            from event where stream_id = ?1 order by seq limit ?2"#; stream, limit);
+        let (mut last, mut taken) = (None, 0);
+        while taken < limits::TRIM_BYTES
+            && let Some(row) = rows.try_next().await?
+        {
+            last = Some(row.seq);
+            taken += limits::EVENT_ROW_BYTES + u64::try_from(row.bytes).unwrap_or(0);
+        }
+        Ok(last)
+    }
+
     /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
     /// whether there are more.
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool)> {
@@ -291,6 +340,19 @@ impl UpkeepWrites<'_> {
             "insert into meta (name, value) values ('trimmed', ?1)
             on conflict (name) do update set value = max(value, ?1)"; last);
         Ok(removed)
+    }
+
+    async fn remove_first_events(&mut self, stream: i64, until: i64) -> Result<u64> {
+        Ok(change!(self.tx,
+            "delete from event where stream_id = ?1 and seq <= ?2 and position < (select max(position) from event)";
+            stream, until))
+    }
+
+    async fn remove_empty_stream(&mut self, stream: i64) -> Result<()> {
+        change!(self.tx,
+            "delete from stream where id = ?1 and not exists (select 1 from event where stream_id = ?1)";
+            stream);
+        Ok(())
     }
 }
 

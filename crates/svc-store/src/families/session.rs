@@ -86,6 +86,9 @@ impl SessionWrites<'_> {
     #[boxed]
     pub async fn begin(&mut self, start: &SessionStart) -> Result<()> {
         change!(self.tx,
+            "update session set created_by = ?2 where session_id = ?1 and created_by = 'removed'";
+            start.session_id, start.created_by);
+        change!(self.tx,
             "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
             values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
             on conflict (session_id) do update set
@@ -110,7 +113,9 @@ impl SessionWrites<'_> {
 
     #[boxed]
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>> {
-        Ok(sessions!(select_one, self.tx, "where s.session_id = ?"; session_id).map(Session::from))
+        Ok(sessions!(select_one, self.tx,
+            "where s.session_id = ? and s.created_by <> 'removed'"; session_id)
+        .map(Session::from))
     }
 
     #[boxed]
@@ -186,6 +191,38 @@ impl SessionWrites<'_> {
         changed(done, "session", session_id)
     }
 
+    /// Sessions of this owner, open and ended, at most `limit`.
+    #[boxed]
+    pub async fn all_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
+        let owner = owner.to_string();
+        Ok(select_values!(self.tx,
+            r#"select session_id as "session_id!" from session where created_by = ? limit ?"#; owner, limit))
+    }
+
+    /// Removes a session that has ended, with its counters, its prompts, and what it was given.
+    ///
+    /// Records, observed outcomes and memories stay: they are the team's history. Records and
+    /// outcomes name their session, so a session that has any keeps its row, without an owner and
+    /// hidden from the reads of sessions. Whoever begins a session with that id gets the row.
+    #[boxed]
+    pub async fn remove(&mut self, session_id: &str) -> Result<()> {
+        change!(self.tx,
+            "delete from request where session_key = ? and agent_id is null"; session_id);
+        change!(self.tx, "delete from seen where session_id = ?"; session_id);
+        change!(self.tx, "delete from session_counter where session_id = ?"; session_id);
+        change!(self.tx, "delete from tool_use where session_id = ?"; session_id);
+        let done = change!(self.tx,
+            "delete from session where session_id = ?1
+                and not exists (select 1 from ghap g where g.session_id = ?1)
+                and not exists (select 1 from outcome o where o.session_id = ?1)"; session_id);
+        if done == 0 {
+            change!(self.tx,
+                "update session set created_by = 'removed', secret = null, ended_at = coalesce(ended_at, ?2) \
+                where session_id = ?1"; session_id, self.tx.now);
+        }
+        Ok(())
+    }
+
     /// Replaces the times that this job wrote by the event's time, for an event that was reported
     /// late because the daemon was down.
     #[boxed]
@@ -201,7 +238,9 @@ impl SessionWrites<'_> {
 impl SessionReads<'_> {
     #[boxed]
     pub async fn get(&self, session_id: &str) -> Result<Option<Session>> {
-        Ok(sessions!(read_one, self.store, "where s.session_id = ?"; session_id).map(Session::from))
+        Ok(sessions!(read_one, self.store,
+            "where s.session_id = ? and s.created_by <> 'removed'"; session_id)
+        .map(Session::from))
     }
 
     #[boxed]
@@ -243,7 +282,7 @@ impl SessionReads<'_> {
                     $first + "and (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (s.last_seen_at, s.session_id) < (?4, ?5)
-                and (?7 is null or s.project = ?8 or s.reader_key = ?7)
+                and (?7 is null or s.project = ?8 or s.reader_key = ?7) and s.created_by <> 'removed'
             order by s.last_seen_at desc, s.session_id desc limit ?6";
                     filter.project, filter.client, filter.open, at, id, limit, reader.key(),
                     reader.project())
@@ -270,7 +309,7 @@ impl SessionReads<'_> {
     ) -> Result<Vec<Session>> {
         let raw = sessions!(pool_all, self.store,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
-                and (?3 is null or s.project = ?4 or s.reader_key = ?3)
+                and (?3 is null or s.project = ?4 or s.reader_key = ?3) and s.created_by <> 'removed'
             order by s.ended_at is not null, s.last_seen_at desc limit ?2";
             prefix, limit, reader.key(), reader.project());
         Ok(raw.into_iter().map(Session::from).collect())

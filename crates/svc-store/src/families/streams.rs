@@ -21,6 +21,9 @@ use crate::{
     tx::Undo,
 };
 
+/// How the names of streams begin that were taken out of the log and still have events.
+pub(super) const RETIRED: &str = "removed/";
+
 impl StreamWrites<'_> {
     #[boxed]
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>> {
@@ -85,6 +88,24 @@ impl StreamWrites<'_> {
         let after = StreamState { closed: true, ..before.clone() };
         self.tx.put_state(name.shared(), before, after);
         self.tx.closing.push(name.shared());
+        Ok(())
+    }
+
+    /// Takes a stream's name away, if there is a stream of that name: from the commit on nobody
+    /// finds it, and its name is free. [`remove_retired`](super::Upkeep::remove_retired) then
+    /// removes its events, in bounded jobs, also after a crash.
+    #[boxed]
+    pub async fn retire(&mut self, name: &StreamName) -> Result<()> {
+        let Some(before) = self.state(name).await? else { return Ok(()) };
+        let retired = format!("{RETIRED}{}", before.id);
+        let done = change!(self.tx,
+            "update stream set name = ?, closed_at = coalesce(closed_at, ?), visibility = 'operator', owner = null, \
+                runner = null, project = null where id = ?";
+            retired, self.tx.now, before.id);
+        changed(done, "stream", name.as_str())?;
+        self.tx.undo.push(Undo::Restore(name.shared(), before));
+        self.tx.streams.remove(name.as_str());
+        self.tx.retired.push(name.shared());
         Ok(())
     }
 

@@ -267,7 +267,7 @@ pub struct AssignmentRow {
     pub deadline: Option<Timestamp>,
     /// Whether the agent was started for it.
     pub is_spawned: bool,
-    /// Its end removes the peer of that agent.
+    /// Its end removes that agent with its peer, its sessions and their streams.
     pub removes_peer: bool,
     /// Offset of its prompt in the agent's stream.
     pub taken_at: Option<i64>,

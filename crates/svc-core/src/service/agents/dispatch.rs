@@ -67,7 +67,8 @@ pub struct NewDispatch {
     /// The client's own id of the session that makes the request, if it is known.
     pub asking_session: Option<String>,
     pub tool: Option<SourceTool>,
-    /// Whether the peer of an agent that is started for this work is removed when the agent ends.
+    /// Whether an agent that is started for this work is removed after its end, with its peer, its
+    /// sessions and their streams.
     pub removes_peer: bool,
     /// When the task is cancelled, if it has not ended by then.
     pub deadline: Option<Timestamp>,

@@ -221,6 +221,9 @@ impl AgentFollower {
             tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
         }
         agents.access.forget(&taken.revoked);
+        if taken.removed_after.is_some() {
+            agents.live.removals.notify_one();
+        }
         if taken.has_ended {
             agents.reach.forget(id);
         }

@@ -36,6 +36,8 @@ pub(super) struct IntakeResult {
     /// ends the rest.
     pub(super) has_mail: Option<PeerId>,
     pub(super) revoked: Vec<TokenId>,
+    /// The task of an ended agent of which nothing remains after the end of the task.
+    pub(super) removed_after: Option<TaskId>,
 }
 
 /// Stores events of a host. Skips those that the log already has.
@@ -493,6 +495,7 @@ pub(super) async fn finish(
         && tx.assignments().of_task(task).await?.is_some_and(|it| it.removes_peer)
     {
         team::remove_agents_peer(tx, row).await?;
+        taken.removed_after = Some(task.clone());
     }
     row.info.pid = 0;
     row.ended_at = Some(tx.now());

@@ -9,7 +9,7 @@
 //! `answer_wait` knows the calls that wait for an answer.
 //! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
 //! to an attended session. `service/assignments` decides how the work ends. `state` has
-//! [`Agents`], and what the others share.
+//! [`Agents`], and what the others share. `removal` removes agents of which nothing remains.
 
 mod allowance;
 mod answer_wait;
@@ -20,6 +20,7 @@ mod follow;
 mod intake;
 mod mailing;
 mod queue;
+mod removal;
 mod requests;
 mod start;
 mod state;
@@ -73,6 +74,7 @@ impl Agents {
         look_for_unknown_agents(&agents, &followed);
         let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
         let mut sweeps = Box::pin(run_request_sweeps(&agents));
+        let mut removals = Box::pin(agents.run_removals());
         loop {
             tokio::select! {
                 id = starts.recv() => {
@@ -92,6 +94,7 @@ impl Agents {
                 () = &mut queue => return,
                 // Separate from the queue: a host that does not answer must not hold up work.
                 () = &mut sweeps => return,
+                () = &mut removals => return,
             }
         }
     }

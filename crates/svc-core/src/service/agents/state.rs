@@ -4,7 +4,7 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -70,6 +70,10 @@ pub(super) struct LiveAgents {
     waits: Mutex<HashSet<(RunId, Timestamp)>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
+    /// The calls that start an agent, each with its task once that is known.
+    start_calls: Mutex<Vec<Arc<OnceLock<TaskId>>>>,
+    /// Notified when an agent may be due to be removed.
+    pub(super) removals: tokio::sync::Notify,
 }
 
 impl Agents {
@@ -81,6 +85,8 @@ impl Agents {
             dispatching: Mutex::default(),
             waits: Mutex::default(),
             choosing: tokio::sync::Mutex::default(),
+            start_calls: Mutex::default(),
+            removals: tokio::sync::Notify::new(),
         };
         let reach = HostReach::new(core.clone());
         Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live), reach }
@@ -196,6 +202,10 @@ impl LiveAgents {
 
     pub(super) fn waits(&self) -> MutexGuard<'_, HashSet<(RunId, Timestamp)>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn start_calls(&self) -> MutexGuard<'_, Vec<Arc<OnceLock<TaskId>>>> {
+        self.start_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

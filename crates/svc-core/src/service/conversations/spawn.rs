@@ -36,7 +36,7 @@ pub struct SpawnSession {
     /// End it after this time; 0 or omitted: no limit.
     #[schemars(range(min = 0, max = 604_800))]
     pub run_timeout_seconds: Option<u32>,
-    /// What remains after its end; its history is kept either way.
+    /// What remains after its end; task and records always do.
     #[schemars(extend("default" = "keep"))]
     pub cleanup: Option<Cleanup>,
     /// A repeat with the same key starts nothing again.
@@ -48,9 +48,9 @@ pub struct SpawnSession {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cleanup {
-    /// Its peer stays in the list.
+    /// All of it.
     Keep,
-    /// Its peer goes.
+    /// Its task and what it wrote.
     Delete,
 }
 
@@ -68,7 +68,17 @@ pub struct SpawnedSession {
     /// What it is to do, as a task.
     pub task_id: TaskId,
     /// Its process.
+    // 0 in a repeat of the call after the child was removed.
     pub pid: u32,
+}
+
+/// The agent of a task, as far as a call that starts it has to know.
+struct StartedChild {
+    session_key: String,
+    /// Its last process; 0 while none is on record.
+    pid: u32,
+    /// It has ended, and nothing of it remains.
+    is_removed: bool,
 }
 
 /// A dispatch names its own fields: the caller knows them by other names.
@@ -101,6 +111,7 @@ impl Conversations {
         let requester = self.requester(caller, session).await?;
         let timeout = input.run_timeout_seconds.filter(|seconds| *seconds > 0);
         let timeout = timeout.map(|seconds| Duration::from_secs(u64::from(seconds)));
+        let removes_peer = input.cleanup == Some(Cleanup::Delete);
         let dispatch = NewDispatch {
             agent: input.agent_id,
             prompt: input.task,
@@ -111,13 +122,18 @@ impl Conversations {
             idempotency_key: input.idempotency_key,
             asker: requester.agent.clone(),
             tool: Some(SourceTool::SessionsSpawn),
-            removes_peer: input.cleanup == Some(Cleanup::Delete),
+            removes_peer,
             deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
             is_at_once: true,
             ..Default::default()
         };
+        // Begun first: a quick child may end before this call has its key and its process.
+        let call = removes_peer.then(|| self.agents.begin_start_call());
         let dispatched = self.agents.dispatch(caller, dispatch).await.map_err(of_spawn)?;
         let id = dispatched.task.task_id;
+        if let Some(call) = &call {
+            call.is_of(&id);
+        }
         let (child_session_key, pid) = self.running(&id).await?;
         let run_id = RunId::from_task(&id);
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
@@ -140,7 +156,8 @@ impl Conversations {
             ];
             let task = store.tasks().get(id).await?;
             let (agent, is_taken) = self.agent_of(id).await?;
-            let running = agent.filter(|(_, pid)| *pid != 0);
+            let running = agent.filter(|child| child.pid != 0 || child.is_removed);
+            let running = running.map(|child| (child.session_key, child.pid));
             let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
             if is_over && !is_taken {
                 let why = task.and_then(|row| row.task.report.error);
@@ -168,14 +185,20 @@ impl Conversations {
         }
     }
 
-    /// The session key and the last pid of the agent that has a task, and whether it has taken the
-    /// task.
-    async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool)> {
+    /// The agent that has a task, and whether it has taken the task.
+    async fn agent_of(&self, id: &TaskId) -> Result<(Option<StartedChild>, bool)> {
         let store = &self.core.store;
         let Some(work) = store.assignments().of_task(id).await? else { return Ok((None, false)) };
         let is_taken = work.taken_at.is_some();
         let Some(agent) = work.target_agent else { return Ok((None, is_taken)) };
-        let row = store.agents().get(&agent).await?;
-        Ok((row.map(|row| (row.info.session_key, row.last_pid)), is_taken))
+        let child = match store.agents().get(&agent).await? {
+            Some(row) => StartedChild {
+                session_key: row.info.session_key,
+                pid: row.last_pid,
+                is_removed: false,
+            },
+            None => StartedChild { session_key: work.target_session, pid: 0, is_removed: true },
+        };
+        Ok((Some(child), is_taken))
     }
 }

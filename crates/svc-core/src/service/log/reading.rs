@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
 use svc_store::{
-    Batch, Commit, FeedScope, ListenerRead, LogPage, PageSize, StreamListener, StreamView,
+    Batch, Commit, FeedScope, ListenerRead, LogPage, PageSize, StoreError, StreamListener,
+    StreamView,
 };
 use tokio::{
     sync::watch,
@@ -63,7 +64,12 @@ impl Log {
         loop {
             // The head is read before the page, so events up to the head that the filter skipped
             // have been read.
-            let bounds = source.bounds().await?;
+            let bounds = match source.bounds().await {
+                Err(StoreError::NoStream) => {
+                    return Err(Error::not_found(ResourceKind::Stream, selector.name()));
+                }
+                bounds => bounds?,
+            };
             let page = source.events(cursor, i64::MAX, kind, size).await?;
             if !source.is_readable_now().await? {
                 return Err(Error::not_found(ResourceKind::Stream, selector.name()));
@@ -192,7 +198,13 @@ impl StreamFollower {
                 TailRead::Closed => return Ok(None),
                 TailRead::Nothing if self.was_closed => return Ok(None),
                 TailRead::Nothing => self.source.wait(self.cursor).await,
-                TailRead::Batches(_) | TailRead::Behind | TailRead::Withdrawn => {}
+                // The table had no more than the cursor, so the stream may have been removed.
+                TailRead::Behind => {
+                    if !Box::pin(self.source.is_there()).await? {
+                        return Ok(None);
+                    }
+                }
+                TailRead::Batches(_) | TailRead::Withdrawn => {}
             }
         }
     }

@@ -100,23 +100,33 @@ impl LogSource {
             Followed::Stream { listener, .. } => listener.take_visibility_changed(),
             Followed::Feed { .. } => false,
         };
-        if has_changed { self.is_readable_now().await } else { Ok(true) }
+        if !has_changed {
+            return Ok(true);
+        }
+        Ok(self.is_there().await? && self.is_readable_now().await?)
+    }
+
+    /// Whether the stream has not been removed. Another one may have its name since.
+    pub(super) async fn is_there(&self) -> Result<bool, StoreError> {
+        let Followed::Stream { id, name, .. } = &self.followed else { return Ok(true) };
+        let view = self.store.streams().view(name).await?;
+        Ok(view.is_some_and(|view| view.id == *id))
     }
 
     /// Whether the reader may read the stream, according to the table. Checked after each page of
     /// the table, because a page may be read between the commit that withdraws the stream and its
     /// notification.
     pub(super) async fn is_readable_now(&mut self) -> Result<bool, StoreError> {
-        let Followed::Stream { reader, name, listener, .. } = &mut self.followed else {
+        let Followed::Stream { id, reader, name, listener } = &mut self.followed else {
             // The query of a feed checks each event.
             return Ok(true);
         };
         // Reset first, so that a later change wakes the reader again.
         listener.take_visibility_changed();
-        // Only a session's reader can lose a stream that it began with.
+        // Only a session's reader can lose a stream that it began with and that still exists.
         let Some(reader @ Reader::Session { .. }) = reader else { return Ok(true) };
         let view = self.store.streams().view(name).await?;
-        Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
+        Ok(view.is_some_and(|view| view.id == *id && reader.may_read(&view.visibility)))
     }
 
     /// The cursor to begin with, and the gap before it.

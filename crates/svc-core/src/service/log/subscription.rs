@@ -172,6 +172,7 @@ impl Subscription {
             if !Box::pin(self.source.is_readable()).await? {
                 return Ok(None);
             }
+            let was_live = self.live;
             if !self.live {
                 // Boxed, so that a subscriber that has caught up does not carry the futures of
                 // queries.
@@ -197,6 +198,13 @@ impl Subscription {
                     if !frames.is_empty() {
                         return Ok(Some(SubscriptionChunk::Frames(frames)));
                     }
+                }
+                // The table has no more than the cursor, so the stream may have been removed.
+                TailRead::Behind if !was_live => {
+                    if !Box::pin(self.source.is_there()).await? {
+                        return Ok(None);
+                    }
+                    self.live = false;
                 }
                 TailRead::Behind => self.live = false,
                 TailRead::Withdrawn => return Ok(None),
@@ -248,7 +256,12 @@ impl Subscription {
     /// Like [`Self::read_table`], event by event with a filter, which is rare.
     async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
-        let head = self.source.bounds().await?.head;
+        let head = match self.source.bounds().await {
+            Ok(bounds) => bounds.head,
+            // The stream was removed; the tail knows that.
+            Err(StoreError::NoStream) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let LogPage { events, more } =
             self.source.events(self.cursor, head, Some(kind), size).await?;
         let last = events.last().map(|event| self.source.cursor_of(event));
@@ -423,6 +436,36 @@ mod tests {
             assert!(subscription.next().await.unwrap().is_none());
         }
         assert!(subscribe_task(&services, 3).await.is_complete());
+    }
+
+    /// A stream that takes the name of a removed one has other readers.
+    #[tokio::test]
+    async fn a_subscription_to_a_removed_stream_ends() {
+        let (test, services) = opened().await;
+        let first = StartAfter::Cursor(0);
+        for kind in [None, Some("frame")] {
+            append(&test.store, &name(), vec![event("frame", "{}"), event("frame", "{}")]).await;
+            let mut followed =
+                subscribe(&services, &Caller::Operator, &stream(), first, kind).await;
+            let mut unread = subscribe(&services, &Caller::Operator, &stream(), first, kind).await;
+            let mut everything =
+                subscribe(&services, &Caller::Operator, &prefix(""), StartAfter::Latest, None)
+                    .await;
+            assert_eq!(collect(&mut followed, 2).await, [1, 2]);
+            let retired: Result<(), StoreError> =
+                test.store.write(svc_store::job!(|tx| tx.streams().retire(&name()).await)).await;
+            retired.unwrap();
+            append(&test.store, &StreamName::fixed("team"), vec![event("a", "{}")]).await;
+            test.store.upkeep().remove_retired().await.unwrap();
+            for subscription in [&mut followed, &mut unread] {
+                let next = timeout(Duration::from_mins(1), subscription.next()).await;
+                assert!(next.expect("it ends").unwrap().is_none(), "{kind:?}");
+            }
+            assert_eq!(ids(everything.next().await.unwrap()).len(), 1, "the next event");
+        }
+        append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        let mut another = subscribe(&services, &Caller::Operator, &stream(), first, None).await;
+        assert_eq!(collect(&mut another, 1).await, [1]);
     }
 
     #[tokio::test]

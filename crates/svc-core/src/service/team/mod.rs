@@ -36,7 +36,7 @@ pub(super) use find::{
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{create, update};
-pub(super) use sessions::{begin, end, owns_session};
+pub(super) use sessions::{begin, end, owns_session, remove_sessions};
 
 #[derive(Debug, Clone)]
 pub struct Team {

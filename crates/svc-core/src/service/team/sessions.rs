@@ -387,6 +387,23 @@ pub(in crate::service) async fn end(
     Ok(Left { record, tokens })
 }
 
+/// Sessions that one write job removes, with their counters and what they were given.
+const REMOVED_PER_JOB: u32 = 10;
+
+/// Removes sessions of an owner that is gone, with their streams; returns their ids. The caller
+/// repeats this until none is left.
+pub(in crate::service) async fn remove_sessions(
+    tx: &mut WriteTx,
+    owner: &Principal,
+) -> Result<Vec<String>, StoreError> {
+    let ids = tx.sessions().all_of(owner, REMOVED_PER_JOB).await?;
+    for id in &ids {
+        tx.streams().retire(&stream_of(id)).await?;
+        tx.sessions().remove(id).await?;
+    }
+    Ok(ids)
+}
+
 /// Ends the session of a peer whose process is gone, if the session is open and the peer speaks for
 /// it. Its tokens stay: those of the process ended with it, and any other was minted by somebody
 /// who can revoke it.
