@@ -13,7 +13,7 @@ use svc_client::hosts::{HostClient, HostError, socket_path};
 use svc_model::{
     AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, DeliveryState, InstanceView,
     NewEvent, Ownership, PeerState, PeerStatus, Principal, RunId, StatusEvidence, StreamName,
-    StreamVisibility, Task, Timestamp, WaitingFor, WaitingKind,
+    StreamVisibility, Task, TaskId, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentBackend, AgentState, RequestKind},
     backend_names,
     conversation::SourceTool,
