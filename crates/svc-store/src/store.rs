@@ -21,8 +21,7 @@ use crate::{
         row_readers::{FrameReaders, RowReaders},
     },
     tx::{WriteConnection, WriteTx},
-    write_queue::{ClosureJob, WriteQueueSender, WriterJob},
-    writer::{WriterCounters, WriterThread},
+    writer::{ClosureJob, WriteQueueSender, WriterCounters, WriterJob, WriterThread},
 };
 
 /// The database. Cheap to clone.
