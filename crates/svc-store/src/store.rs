@@ -15,10 +15,9 @@ use crate::{
     bus::Version,
     read_query::{FewRowReaders, FrameSource, Readers},
     sqlite::{
-        direct_connection::DirectConnection,
+        direct_connection::{DirectConnection, FrameReaders, RowReaders},
         file::{reader_options, writer_options},
         migrate,
-        row_readers::{FrameReaders, RowReaders},
     },
     tx::{WriteConnection, WriteTx},
     writer::{ClosureJob, WriteQueueSender, WriterCounters, WriterJob, WriterThread},
