@@ -4,7 +4,7 @@
 //! connection and is the stack of layers that every request passes, with `entry` and `admission` in
 //! it and the table of all handlers at its end, then one file for each resource. Handlers know
 //! `request` (what they share, and what they take of a request) and `api` (how a route and its
-//! description are declared), and never the table. Statuses of errors are in `web::problem`.
+//! description are declared), and never the table. Statuses of errors are in `web`.
 
 mod access;
 mod admission;
