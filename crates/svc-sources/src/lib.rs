@@ -29,7 +29,7 @@
 //!    `suspended.rs` for the next one.
 //! 5. The result is returned byte for byte (`Output::Verbatim`), except for strings that imitate
 //!    the daemon's stamps (`message.rs`). A result that is a task is followed to its end
-//!    (`child_task.rs`). A result above the bound becomes a file (`results.rs`).
+//!    (`call.rs`). A result above the bound becomes a file (`results.rs`).
 //! 6. A server that floods is throttled: `message.rs` bounds its unsolicited messages, `stdio.rs`
 //!    the part of its error output that becomes events.
 //! 7. The server dies. `instance/mod.rs` closes the connection, so calls end with an unknown
@@ -48,7 +48,6 @@
 
 mod auth;
 mod call;
-mod child_task;
 mod connection;
 mod core;
 mod http_clients;
