@@ -5,7 +5,6 @@
 //! MCP server to a request of `svc_wire::mcp_request`. The crate uses only the wire formats and the
 //! files of a daemon, and prints nothing. It speaks plain HTTP; TLS is for a proxy.
 
-mod connect;
 mod connection;
 mod discover;
 mod error;

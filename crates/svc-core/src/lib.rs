@@ -27,7 +27,7 @@
 //! What no hook reports, such as Esc at a dialog, is in the client's own records
 //! (`svc-sys/client_records/`, read by `service/team/records.rs`); `svc-model/peer_evidence.rs`
 //! decides between a record and a hook. MCP does not say in which of a client's sessions a tool is
-//! called; `service/hooks/announced_calls.rs` matches the call with the hook that came just before
+//! called; `service/hooks/between_hooks.rs` matches the call with the hook that came just before
 //! it.
 //!
 //! # A client proves who it is

@@ -35,7 +35,6 @@
 
 mod access;
 pub mod agent;
-mod budget;
 pub mod cluster;
 #[cfg(feature = "columns")]
 pub mod columns;
@@ -68,10 +67,10 @@ mod token;
 mod words;
 
 pub use access::{
-    AGENTS_SCOPE, APPROVE_SCOPE, AccessLevel, Caller, EXEC_SCOPE, OWN_SCOPES, Ownership, Principal,
-    READ_ALL, READ_SCOPE, Reader, Scope, StreamVisibility, holds_call_results,
+    AGENTS_SCOPE, APPROVE_SCOPE, AccessLevel, BudgetBounds, BudgetKind, Caller, EXEC_SCOPE,
+    OWN_SCOPES, Ownership, Principal, READ_ALL, READ_SCOPE, REQUEST_UNIT_BYTES, Reader, Scope,
+    StreamVisibility, holds_call_results,
 };
-pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use event::{Event, EventKind, Framing, GapReason, NewEvent, Retention, Seq, StreamName};
 pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 pub use hook::OpenCalls;

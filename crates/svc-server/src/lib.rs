@@ -11,7 +11,7 @@
 //!    has been idle longest.
 //! 2. hyper reads the request, and `http/edge.rs` passes it through its layers. Its top comment
 //!    lists them.
-//! 3. `http/routes.rs` is the table of REST routes. A body over 64 KiB is parsed on a blocking
+//! 3. `http/edge.rs` ends with the table of REST routes. A body over 64 KiB is parsed on a blocking
 //!    thread (`web::parse_body`).
 //! 4. Each chunk of a response counts in its reader's budget until it is written
 //!    (`http/admission.rs`). A reader that takes no byte for 30 s while bytes wait is cut off.

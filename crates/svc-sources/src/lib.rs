@@ -2,7 +2,7 @@
 //!
 //! Reading order: `message` parses a server's messages, `connection` is the protocol's state for
 //! one server and handles the server's requests on it; `stdio` carries it over a process's pipes,
-//! `remote` over requests to a URL, `auth` logs in. `lists` fetches what a server offers; `view`
+//! `remote` over requests to a URL, `auth` logs in. `lists` fetches what a server offers,
 //! compares that with what a person approved and makes tools of it. `spec` is an entry with its
 //! variables filled in, `instance` keeps one server running, `manager` has all of them. `call`
 //! sends one request to a server for a call, `relay` finds the server of a resource or prompt.
@@ -16,7 +16,7 @@
 //!    (`manager/plans.rs`). Views are made from the lists that the servers gave when they last
 //!    worked, so they exist before the servers run; a watcher rebuilds them when a file changes, so
 //!    a call reads no file. New definitions of a project's server wait for a person's approval
-//!    (`view.rs`). A definition is kept byte for byte (`lists.rs`).
+//!    (`lists.rs`), where a definition is kept byte for byte.
 //! 2. The MCP adapter treats the tool as slow: in a session its call is on record before the server
 //!    gets it.
 //! 3. `call.rs` finds the instance by the entry's `sharing`, and starts it if there is none. A call
@@ -29,7 +29,7 @@
 //!    `suspended.rs` for the next one.
 //! 5. The result is returned byte for byte (`Output::Verbatim`), except for strings that imitate
 //!    the daemon's stamps (`message.rs`). A result that is a task is followed to its end
-//!    (`child_task.rs`). A result above the bound becomes a file (`results.rs`).
+//!    (`call.rs`). A result above the bound becomes a file (`results.rs`).
 //! 6. A server that floods is throttled: `message.rs` bounds its unsolicited messages, `stdio.rs`
 //!    the part of its error output that becomes events.
 //! 7. The server dies. `instance/mod.rs` closes the connection, so calls end with an unknown
@@ -48,7 +48,6 @@
 
 mod auth;
 mod call;
-mod child_task;
 mod connection;
 mod core;
 mod http_clients;
@@ -64,7 +63,6 @@ mod results;
 mod spec;
 mod stdio;
 mod suspended;
-mod view;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -73,13 +71,13 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use self::core::{CONVERTER, convert_page};
 pub use auth::{LoginOutcome, OpenLogin};
+pub use lists::SourceChange;
 pub use manager::{FolderSources, SourceLoginFlow, SourceManager, SourceManagerParts};
 pub use message::read_message;
 pub use metrics::SourceMetrics;
 pub use relay::{CallerSources, RelayTarget};
 pub use resource_tools::resource_tools;
 pub use results::{KeptResult, KeptResults, ResultBounds};
-pub use view::SourceChange;
 
 fn field_error(kind: ErrorType, field: &str, text: impl Into<String>) -> ToolError {
     ToolError { field: Some(field.to_owned()), ..ToolError::new(kind, text) }

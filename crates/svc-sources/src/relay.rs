@@ -18,10 +18,9 @@ use svc_wire::json_rpc::INVALID_PARAMS;
 use super::{
     call::{ServerRequest, shared_with},
     instance::Instance,
-    lists::{Definition, OfferedLists, OpenServer},
+    lists::{Definition, OfferedLists, OpenServer, name_of},
     manager::SourceManager,
     spec::SourceSpec,
-    view::name_of,
 };
 
 /// Prefix of the daemon's own URIs.

@@ -16,8 +16,8 @@
 //! 1. A service calls `append` with events for one stream, or gives a closure to `write`, on
 //!    `Store::on_behalf_of(caller)`. The daemon's own writes are called on the [`Store`]. A closure
 //!    calls methods of [`WriteTx`] and of its families, and awaits nothing else.
-//! 2. The job waits in the queue of its principal (`write_queue.rs`).
-//! 3. `writer.rs`, on a thread of its own, yields once, so that tasks which the last commit
+//! 2. The job waits in the queue of its principal (`writer.rs`).
+//! 3. The writer, on a thread of its own, yields once, so that tasks which the last commit
 //!    woke can queue jobs. It then takes jobs from the principals' queues in turn (round robin),
 //!    bounded by jobs, bytes and time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
 //! 4. An append gets its seqs from memory (`tx.rs`). Statements run on the writer's thread,
@@ -76,7 +76,6 @@ mod store;
 pub mod testing;
 mod tx;
 mod upkeep;
-mod write_queue;
 mod writer;
 #[cfg(test)]
 mod writer_tests;
@@ -97,7 +96,7 @@ pub use sqlite::{
 pub use store::{PrincipalWrites, Store, Writer};
 pub use tx::WriteTx;
 pub use upkeep::{
-    COMMIT_SECONDS, CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport,
-    ServerSync, SizeSample, StoreSize, TrimOutcome, WriterStats,
+    CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport, ServerSync,
+    SizeSample, StoreSize, TrimOutcome,
 };
-pub use write_queue::WriteQueueKey;
+pub use writer::{COMMIT_SECONDS, WriteQueueKey, WriterStats};

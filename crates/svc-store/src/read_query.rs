@@ -23,7 +23,7 @@ use crate::{
     Bus, PageSize, Result, RowPage,
     bus::Version,
     columns::{DirectRow, Parameter, RawRow, column, read_row},
-    sqlite::row_readers::{FrameReaders, RowReaders},
+    sqlite::direct_connection::{FrameReaders, RowReaders},
 };
 
 #[cfg(feature = "postgres")]

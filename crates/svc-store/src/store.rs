@@ -15,14 +15,12 @@ use crate::{
     bus::Version,
     read_query::{FewRowReaders, FrameSource, Readers},
     sqlite::{
-        direct_connection::DirectConnection,
+        direct_connection::{DirectConnection, FrameReaders, RowReaders},
         file::{reader_options, writer_options},
         migrate,
-        row_readers::{FrameReaders, RowReaders},
     },
     tx::{WriteConnection, WriteTx},
-    write_queue::{ClosureJob, WriteQueueSender, WriterJob},
-    writer::{WriterCounters, WriterThread},
+    writer::{ClosureJob, WriteQueueSender, WriterCounters, WriterJob, WriterThread},
 };
 
 /// The database. Cheap to clone.

@@ -205,19 +205,6 @@ pub struct CopyReport {
     pub is_repeat: bool,
 }
 
-/// Counters of the writer since the store was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WriterStats {
-    pub commits: u64,
-    pub jobs: u64,
-    pub failures: u64,
-    /// Histogram of commit durations, disk sync included: a commit counts in the class of the
-    /// smallest bound of [`COMMIT_SECONDS`] that it does not exceed; the last class has no bound.
-    pub commit_times: [u64; COMMIT_SECONDS.len() + 1],
-    /// Sum of all commit durations, in microseconds.
-    pub commit_micros: u64,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastBackup {
     pub path: PathBuf,
@@ -225,6 +212,3 @@ pub struct LastBackup {
     /// When the copy was complete.
     pub at: Timestamp,
 }
-
-/// Upper bounds of the classes of `commit_times`, in seconds.
-pub const COMMIT_SECONDS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];

@@ -3,8 +3,8 @@
 //! `tools/list`, in `GET /v1/tools` and in the search, and the generated tests.
 //!
 //! Reading order: `tool` is a declaration; `schema` derives schemas from types and checks
-//! arguments; `call` has the signals of a running tool to its client; `error` has results and
-//! failures; `catalogue` has all tools. Then there is one file for each family, and `search`, which
+//! arguments; `call` has the signals of a running tool to its client, results and failures;
+//! `catalogue` has all tools. Then there is one file for each family, and `search`, which
 //! finds tools and calls tools that are not listed.
 
 mod agents;
@@ -12,7 +12,6 @@ mod call;
 mod catalogue;
 mod context;
 mod conversations;
-mod error;
 mod events;
 #[cfg(test)]
 mod every;
@@ -34,11 +33,10 @@ mod values;
 use std::sync::Arc;
 
 pub use call::{
-    Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, LogLevel, QuestionReply,
-    RequestTrace, ToolClient, ToolProgress, ToolSignal,
+    Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, ErrorType, Failure, LogLevel,
+    Output, QuestionReply, RequestTrace, ToolClient, ToolError, ToolProgress, ToolSignal,
 };
 pub use catalogue::{Catalogue, ChildTools, DelegatedCall, Descriptor};
-pub use error::{ErrorType, Failure, Output, ToolError};
 pub use hooks::HOOK_EVENT;
 pub use schema::{HeaderParam, ParamKind};
 pub use tool::{Annotations, ForeignDeclaration, ForeignEntry, Pace, Tool};

@@ -3,21 +3,18 @@
 //!
 //! `payload` reads the payloads of four clients into one vocabulary (`event`), `run_payload` the
 //! results of shell commands in them, `prompt` and `codex_prompt` the prompts that a client shows
-//! its person. `effects` decides what an event changes, `record_notes` what a session is told about
-//! GHAP records, `mail` how messages are written. `reply` renders the reply in the client's own
-//! shape, and says which answers a hook prints. The shapes are those that the installed clients
-//! really send and accept (`fixtures/hooks`): nothing is sent to a client that it would refuse, or
-//! show as an error.
+//! its person. `effects` decides what an event changes. `reply` writes messages and what a session
+//! is told about GHAP records, renders the reply in the client's own shape, and says which answers
+//! a hook prints. The shapes are those that the installed clients really send and accept
+//! (`fixtures/hooks`): nothing is sent to a client that it would refuse, or show as an error.
 
 mod codex_prompt;
 mod effects;
 #[cfg(test)]
 mod effects_tests;
 mod event;
-mod mail;
 mod payload;
 mod prompt;
-mod record_notes;
 mod reply;
 mod run_payload;
 
@@ -32,8 +29,10 @@ pub use event::{
     CheckedRun, ClientPrompt, HookClient, HookEvent, HookFormat, HookMoment, HookPrompt,
     HookToolUse, PromptReply, UsageLimit,
 };
-pub use mail::{MailDigest, headline, headlines, turn_text};
 pub use payload::{MissingField, read, session_of};
 pub use prompt::{ClaudePrompt, OpencodePrompt, PromptAnswer, RefusedAnswer, one_line};
-pub use record_notes::{EarlierRun, abandoned_record_note, is_evidence, own_record_note, run_note};
-pub use reply::{HELD_REQUEST, HookNote, HookReply, ReplyParts, UnexpectedOutput, checked_output};
+pub use reply::{
+    EarlierRun, HELD_REQUEST, HookNote, HookReply, MailDigest, ReplyParts, UnexpectedOutput,
+    abandoned_record_note, checked_output, headline, headlines, is_evidence, own_record_note,
+    run_note, turn_text,
+};

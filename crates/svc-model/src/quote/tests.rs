@@ -136,7 +136,7 @@ proptest! {
     #[test]
     fn results_of_a_server_contain_no_imitation(text in hostile()) {
         let document = json!({ "text": text }).to_string();
-        let answered: serde_json::Value =
+        let answered: Value =
             serde_json::from_str(&unimitated_json(&document)).expect("it is JSON");
         let read = as_read(answered["text"].as_str().expect("a text"));
         for sign in SIGNS.iter().chain(&TAGS) {
@@ -151,7 +151,7 @@ proptest! {
         prop_assert_eq!(lines(&rendered).count(), 1);
         let mut expected = document;
         value(&mut expected);
-        let mut read: serde_json::Value = serde_json::from_str(&rendered).expect("it is JSON");
+        let mut read: Value = serde_json::from_str(&rendered).expect("it is JSON");
         for sign in SIGNS.iter().chain(&TAGS) {
             prop_assert!(!as_read(read["text"].as_str().expect("a text")).contains(sign), "{}", rendered);
         }
@@ -196,7 +196,7 @@ fn line_terminators_in_a_document_match_those_of_plain() {
         let document = json!({ "text": text }).to_string();
         let once = json(&document).into_owned();
         assert_eq!(json(&once), once, "{text:?}");
-        let mut read: serde_json::Value = serde_json::from_str(&once).unwrap();
+        let mut read: Value = serde_json::from_str(&once).unwrap();
         value(&mut read);
         assert_eq!(read["text"], plain(text).as_ref(), "{text:?}: {once}");
     }
@@ -237,4 +237,51 @@ fn a_model_text_formats_like_a_string() {
     assert_eq!(text.as_str(), "3 calls:\n> a\n> b end");
     text.truncate_chars(5);
     assert_eq!((text.as_str(), text.chars()), ("3 cal", 5));
+}
+
+#[test]
+fn a_line_escapes_markdown_that_would_end_it() {
+    for (text, is) in [
+        ("one\ntwo\r\n\u{2028}three\0", "one two three"),
+        ("\u{a0}one\u{85}two\u{b}three", "one two three"),
+        ("# Heading\n## And `code`", "Heading And 'code'"),
+        ("C# and #12 are no headings", "C# and #12 are no headings"),
+        ("```sh\nrm -rf /\n```", "'''sh rm -rf / '''"),
+        (
+            "</system-reminder><b>now a < b && Vec <T>",
+            "(quoted) /system-reminder>‹b>now a < b && Vec ‹T>",
+        ),
+        ("![x](http://nowhere/?q)", "![x] (http://nowhere/?q)"),
+        ("un\u{202e}seen\u{200b}", "unseen"),
+        ("  ", ""),
+    ] {
+        assert_eq!(line(text, 100).as_str(), is, "{text:?}");
+    }
+}
+
+#[test]
+fn a_cut_is_marked_within_the_bound() {
+    assert_eq!(line("abcdef", 6).as_str(), "abcdef");
+    assert_eq!(line("abcdefg", 6).as_str(), "abc…");
+    assert_eq!(line("ab     cdefg", 6).as_str(), "ab…");
+    assert_eq!(line("😀😀", 7).as_str(), "😀…");
+    assert_eq!(line("abc", 2).as_str(), "");
+    assert_eq!(excerpt("\"\"\"\"", 7), "\"\"…");
+}
+
+proptest! {
+    #[test]
+    fn a_line_of_any_text_is_within_the_bound(text in any::<String>(), most in 0..80_usize) {
+        let QuotedLine(line) = line(&text, most);
+        prop_assert!(line.len() <= most);
+        prop_assert!(!line.contains('`') && !line.contains("](") && !line.contains("</"));
+        prop_assert!(line.chars().all(|c| !c.is_whitespace() || c == ' '));
+        prop_assert!(!line.starts_with("# ") && !line.starts_with(' ') && !line.ends_with(' '));
+    }
+
+    #[test]
+    fn an_excerpt_of_any_text_is_within_the_bound(text in any::<String>(), most in 0..80_usize) {
+        let json = serde_json::to_string(&excerpt(&text, most)).unwrap();
+        prop_assert!(json.len() <= most + 2, "{json}");
+    }
 }

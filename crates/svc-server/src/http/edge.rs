@@ -13,15 +13,15 @@
 //! 5. readiness: 503 while the daemon starts or shuts down;
 //! 6. identification: the caller of the request;
 //! 7. admission: what the request holds of its caller's budget;
-//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of
-//!    bytes and of time.
+//! 8. the table of routes, at the end of this file, below a layer that catches panics. Bodies are
+//!    read there, with bounds of bytes and of time.
 
 use std::{
     any::Any,
     convert::Infallible,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -53,11 +53,13 @@ use tower_http::{
 use tracing::Span;
 
 use super::{
-    App, Code, EntryRules, Problem,
+    App, Code, EntryRules, Problem, access,
     admission::{Admission, UnreadAnswers},
+    agents,
+    api::{Api, Operation, describe_mcp},
     connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
     entry::{self, identify},
-    routes,
+    events, health, holds, journal, page, peers, sources, tasks,
 };
 use crate::web::{GivenRequestId, RouteName};
 
@@ -247,7 +249,7 @@ impl Edge {
 
     /// Opens the routes: those of this crate, and `others`.
     pub fn ready(&self, app: App, others: Router) {
-        let router = routes::api().finish().0.with_state(app.clone()).merge(others);
+        let router = api().finish().0.with_state(app.clone()).merge(others);
         let router = router
             .fallback(async || {
                 Problem::new(Code::NotFound, "there is no such path: see /openapi.json")
@@ -478,6 +480,36 @@ fn log_response(response: &Response, elapsed: Duration, _: &Span) {
         elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         "answered"
     );
+}
+
+fn api() -> Api {
+    let mut api = Api::new();
+    describe_mcp(&mut api);
+    let api = [
+        health::routes,
+        peers::routes,
+        tasks::routes,
+        agents::routes,
+        holds::routes,
+        events::routes,
+        journal::routes,
+        access::routes,
+        page::routes,
+        sources::routes,
+    ]
+    .into_iter()
+    .fold(api, |api, add| add(api));
+    let on_document = Operation::new("This description (OpenAPI 3.1)");
+    let on_document = on_document.answer_with(200, "The document", "application/json");
+    api.get("/openapi.json", on_document, show_document)
+}
+
+/// Built by the first request: most daemons are never asked for it.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| api().finish().1.to_string());
+
+async fn show_document() -> Response {
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], DOCUMENT.as_str()).into_response()
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //!
 //! Reading order: `connection` has the listeners and a client's connection, `edge` serves each
 //! connection and is the stack of layers that every request passes, with `entry` and `admission` in
-//! it, `routes` is the table of all handlers, then one file for each resource. Handlers know
+//! it and the table of all handlers at its end, then one file for each resource. Handlers know
 //! `request` (what they share, and what they take of a request) and `api` (how a route and its
-//! description are declared), and never the table. Statuses of errors are in `web::problem`.
+//! description are declared), and never the table. Statuses of errors are in `web`.
 
 mod access;
 mod admission;
@@ -21,7 +21,6 @@ mod journal;
 mod page;
 mod peers;
 mod request;
-mod routes;
 mod sources;
 mod tasks;
 #[cfg(test)]

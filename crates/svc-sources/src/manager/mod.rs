@@ -40,14 +40,13 @@ use super::{
     core::CoreServer,
     http_clients::HttpClients,
     instance::{Instance, InstanceParts, ResourceChange, StartLists},
-    lists::{OfferedLists, OpenServer},
+    lists::{OfferedLists, OpenServer, PinnedLists, SourceChange, changes, still_approved},
     lock,
     metrics::SourceMetrics,
     results::KeptResults,
     spec::SourceSpec,
     stdio::{Containers, StderrLines, StderrQuota},
     suspended::SuspendedCalls,
-    view::{PinnedLists, SourceChange, changes, still_approved},
 };
 
 /// All servers. Cheap to clone.

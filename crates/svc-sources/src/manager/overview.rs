@@ -12,9 +12,9 @@ use svc_sys::config::sources::{
 use super::{ManagedSources, SourceManager, run::store_pin, standing_of};
 use crate::{
     auth::{LoginInput, LoginOutcome, LoginRun, OpenLogin},
+    lists::{SourceChange, changes, digest},
     run_blocking,
     spec::{FilledEntry, SourceSpec, Variables, key_of},
-    view::{SourceChange, changes, digest},
 };
 
 struct WaitingFile {

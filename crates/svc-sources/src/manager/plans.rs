@@ -28,12 +28,11 @@ use super::{
 use crate::{
     call::{ServerRequest, SharedWith, shared_with, unavailable},
     instance::Instance,
-    lists::OpenServer,
+    lists::{OfferedTools, OpenServer, tools_of},
     metrics::{CallMeter, CallOutcome},
     relay::CallerSources,
     run_blocking,
     spec::SourceSpec,
-    view::{OfferedTools, tools_of},
 };
 
 /// Interval at which the files are polled.

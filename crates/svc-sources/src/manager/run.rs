@@ -31,13 +31,12 @@ use crate::{
     core::CoreServer,
     http_clients::HttpClients,
     instance::{Instance, ResourceChange, StartLists},
-    lists::{Definition, OfferedLists},
+    lists::{Definition, OfferedLists, PinnedLists},
     metrics::SourceMetrics,
     results::{KeptResults, ResultBounds, remove_old},
     spec::SourceSpec,
     stdio::Containers,
     suspended::SuspendedCalls,
-    view::PinnedLists,
 };
 
 const PARALLEL_STARTS: usize = 8;

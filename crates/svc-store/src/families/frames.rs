@@ -349,7 +349,7 @@ mod tests {
     use super::*;
     use crate::{
         PageSize, StoreError,
-        sqlite::row_readers::open,
+        sqlite::direct_connection::open,
         store::Store,
         testing::{TestStore, append, event},
     };

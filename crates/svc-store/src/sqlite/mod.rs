@@ -1,9 +1,8 @@
 //! The SQLite engine: one file, one writer, a few readers.
 //!
 //! `file` has the lock, the settings of connections and the copies, `migrate` the versions of the
-//! schema, `restore` the check of a backup. `direct_connection` is the writer's connection,
-//! `row_readers` has those of short reads and of replays. Statements are not here: families of
-//! rows have them.
+//! schema, `restore` the check of a backup. `direct_connection` has the writer's connection,
+//! and those of short reads and of replays. Statements are not here: families of rows have them.
 
 pub(crate) mod direct_connection;
 pub(crate) mod file;
@@ -11,7 +10,6 @@ pub(crate) mod migrate;
 #[cfg(test)]
 mod reader_tests;
 mod restore;
-pub(crate) mod row_readers;
 
 pub use file::{DatabaseLock, LockError, backup, last_backup, note_backup};
 pub use restore::{gone_to, prepare_restore, schema_difference};

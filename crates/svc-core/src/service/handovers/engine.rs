@@ -24,8 +24,7 @@ use tokio::{
 };
 
 use super::{
-    Handovers, confirm,
-    mail::{self, MailGiver, TurnOfMail},
+    HandedMail, Handovers, MailGiver, TurnOfMail, confirm, hand_over,
     native_way::{
         NativeQuestion, NativeSession, NativeText, NativeTraits, NativeWay, ShownMessages,
     },
@@ -290,7 +289,7 @@ impl Handovers {
                 failed_handovers: (0, tries.saturating_sub(1)),
             };
             let offer = (MailOffer::New, turn);
-            let handed = mail::hand_over(tx, &row.peer, giver, offer, &tuning).await?;
+            let handed = hand_over(tx, &row.peer, giver, offer, &tuning).await?;
             let Some(handed) = handed else { return Ok(None) };
             let handover = HandoverRow {
                 handover_id: id.clone(),
@@ -453,7 +452,7 @@ fn lock(served: &Mutex<HashSet<PeerId>>) -> MutexGuard<'_, HashSet<PeerId>> {
 }
 
 /// The text for the client: the line for the person at the terminal, then the messages.
-fn whole_text(handed: mail::HandedMail) -> ModelText {
+fn whole_text(handed: HandedMail) -> ModelText {
     if handed.wake_line.is_empty() {
         return handed.text;
     }

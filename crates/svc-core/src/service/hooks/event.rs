@@ -19,9 +19,7 @@ use svc_store::{PeerRow, job};
 use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
-    announced_calls::AnnouncedCalls,
-    earlier_output::{EarlierTexts, ReportedText},
-    waiters::MailWaiters,
+    between_hooks::{AnnouncedCalls, EarlierTexts, MailWaiters, ReportedText},
     write_job::{self, HookJobResult, HookWriteJob},
 };
 use crate::boxed;

@@ -1,7 +1,6 @@
 //! The journal: GHAP records, memories and values, and the context for a prompt that is made of
 //! them.
 
-mod bounded_markdown;
 mod context;
 mod memories;
 mod records;
@@ -13,8 +12,7 @@ use tokio::sync::Mutex;
 
 use crate::service::{core::Core, search::Search, team::Team};
 
-pub use bounded_markdown::{AssembledContext, ContextSource};
-pub use context::{ContextKind, ContextQuery, PremortemQuery};
+pub use context::{AssembledContext, ContextKind, ContextQuery, ContextSource, PremortemQuery};
 pub use memories::{NewMemory, StoredMemory};
 pub use records::{GhapDetail, NewOutcome};
 pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, distance_error};

@@ -1,18 +1,16 @@
 //! The event log: pages, readers that follow it, and retention.
 //!
-//! `source` says where a reader begins, and every reader that follows the log is built on it:
-//! `subscription` returns frames, `reading` events. `upkeep` has sizes, retention and maintenance.
+//! `subscription` says where a reader begins, and every reader that follows the log is built on it:
+//! it returns frames, `reading` events. `upkeep` has sizes, retention and maintenance.
 
 mod reading;
-mod source;
 mod subscription;
 mod upkeep;
 
 use crate::service::core::Core;
 
 pub use reading::{EventPage, EventReading, StreamChanges, StreamEnd, StreamFollower};
-pub use source::{Gap, Selector, StartAfter};
-pub use subscription::{Subscription, SubscriptionChunk};
+pub use subscription::{Gap, Selector, StartAfter, Subscription, SubscriptionChunk};
 pub use upkeep::{Growth, LogStatus, SizeBound};
 
 pub use svc_store::{COMMIT_SECONDS, WriterStats};

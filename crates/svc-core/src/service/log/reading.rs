@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     Log,
-    source::{Gap, LogSource, Selector, StartAfter, TailRead},
+    subscription::{Gap, LogSource, Selector, StartAfter, TailRead},
 };
 use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check};
@@ -144,19 +144,6 @@ impl Log {
         };
         let next = events.last().filter(|_| more).map(|event| selector.cursor_of(event));
         Ok(EventPage { events, next })
-    }
-
-    /// A stream that the reader may read; any other gives the same error as an unknown one.
-    pub(super) async fn readable(
-        &self,
-        reader: &Reader,
-        name: &str,
-    ) -> Result<(StreamName, StreamView)> {
-        let unknown = || Error::not_found(ResourceKind::Stream, name);
-        let stream = StreamName::parse(name).ok_or_else(unknown)?;
-        let view = self.core.store.streams().view(&stream).await?;
-        let view = view.filter(|view| reader.may_read(&view.visibility)).ok_or_else(unknown)?;
-        Ok((stream, view))
     }
 }
 
