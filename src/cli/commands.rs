@@ -310,8 +310,8 @@ pub(super) fn printed(result: io::Result<()>) -> ExitResult {
 }
 
 /// `svc help COMMAND WORD`, where WORD is an argument of COMMAND and no subcommand, such as `wait`
-/// of `hook`: prints the help of COMMAND. With `--json` so does every `svc help COMMAND`. `None` for
-/// all other arguments, which the parser handles.
+/// of `hook`: prints the help of COMMAND. With `--json` so does every `svc help COMMAND`. `None`
+/// for all other arguments, which the parser handles.
 pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let all: Vec<OsString> = arguments.collect();
     let (help, words) = all.split_first()?;
