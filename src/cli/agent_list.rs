@@ -118,7 +118,7 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult 
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
         agents.extend(peers.iter().filter(is_here).map(attended));
     }
-    let printed = print_rows(context, &agents, hosts.get("next_cursor"))?;
+    let printed = print_rows(context, args, &agents, hosts.get("next_cursor"))?;
     if is_living && context.screen.is_for_people() {
         output::note("`svc agent list --all` also shows those that have ended");
     }
@@ -142,10 +142,15 @@ pub(super) fn print_hosts(context: &Context, args: &AgentListArgs, agents: &[Val
         |row: &Value| args.all || args.filter.state.is_some() || row["status"] != "offline";
     let rows = agents.iter().filter(is_wanted).map(|agent| hosted(agent, &[])).filter(is_shown);
     let rows: Vec<Value> = rows.take(args.limit.unwrap_or(500) as usize).collect();
-    print_rows(context, &rows, None)
+    print_rows(context, args, &rows, None)
 }
 
-fn print_rows(context: &Context, agents: &[Value], cursor: Option<&Value>) -> ExitResult {
+fn print_rows(
+    context: &Context,
+    args: &AgentListArgs,
+    agents: &[Value],
+    cursor: Option<&Value>,
+) -> ExitResult {
     let mut page = json!({ "count": agents.len(), "agents": agents });
     if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.clone();
@@ -153,7 +158,9 @@ fn print_rows(context: &Context, agents: &[Value], cursor: Option<&Value>) -> Ex
     if !context.json {
         name_columns(&mut page);
     }
-    LIST.print(context, &page)
+    let mut filter = json!(args.filter);
+    filter["hosted"] = args.hosted.into();
+    LIST.of_filter(&filter).print(context, &page)
 }
 
 fn is_within(peer: &Value, project: Option<&str>) -> bool {

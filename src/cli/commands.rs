@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use serde_json::json;
 
 use super::context::{Context, GlobalFlags};
 use super::output::{self, OutputClosed};
@@ -264,6 +265,14 @@ impl Cli {
     pub(super) const fn is_json(&self) -> bool {
         self.global.json
     }
+
+    /// Takes a `--json` behind the URL of `svc mcp add`, which the parser left among the words of
+    /// the server.
+    pub(super) fn take_json_behind(&mut self) {
+        if let Some(Command::Mcp(args)) = &mut self.command {
+            self.global.json |= args.take_json_behind();
+        }
+    }
 }
 
 /// Whether arguments that could not be parsed contain `--json`.
@@ -282,7 +291,14 @@ pub(super) fn without_command(global: GlobalFlags) -> ExitResult {
     if top::is_wanted() {
         return on_runtime(client_command(Context::new(global)?, Command::Top));
     }
+    if global.json {
+        return help_as_json(&Cli::command().render_help().to_string());
+    }
     printed(Cli::command().print_help())
+}
+
+fn help_as_json(help: &str) -> ExitResult {
+    output::json(&json!({ "help": help })).map(|()| ExitCode::SUCCESS)
 }
 
 /// The exit code after a help was printed. A closed pipe is no error.
@@ -294,13 +310,16 @@ pub(super) fn printed(result: io::Result<()>) -> ExitResult {
 }
 
 /// `svc help COMMAND WORD`, where WORD is an argument of COMMAND and no subcommand, such as `wait`
-/// of `hook`: prints the help of COMMAND. `None` for all other arguments, which the parser handles.
+/// of `hook`: prints the help of COMMAND. With `--json` so does every `svc help COMMAND`. `None`
+/// for all other arguments, which the parser handles.
 pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    let words: Vec<OsString> = arguments.collect();
-    let (help, words) = words.split_first()?;
+    let all: Vec<OsString> = arguments.collect();
+    let (help, words) = all.split_first()?;
     if help != "help" {
         return None;
     }
+    let is_json = wants_json(words.iter().cloned());
+    let words: Vec<&OsString> = words.iter().filter(|word| *word != "--json").collect();
     if words == ["hook", "wait"] {
         return Some(hook::print_wait_help());
     }
@@ -316,6 +335,10 @@ pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Op
     }
     let is_argument =
         known > 0 && known < words.len() && command.get_positionals().next().is_some();
+    if is_json && (is_argument || known == words.len()) {
+        let help = command.render_long_help().to_string();
+        return Some(exit::code(help_as_json(&help), true));
+    }
     is_argument.then(|| exit::code(printed(command.print_long_help()), false))
 }
 

@@ -112,8 +112,11 @@ fn print(context: &Context, findings: &[Finding]) -> ExitResult {
                 Level::Warn => "warn",
                 Level::Fail => "FAIL",
             };
-            let detail = output::visible(&finding.detail);
-            output::line(&format!("{mark}  {}: {detail}", finding.check))?;
+            let mut lines = finding.detail.trim_end().lines().map(output::visible);
+            let first = lines.next().unwrap_or_default();
+            output::line(&format!("{mark}  {}: {first}", finding.check))?;
+            // A parser quotes the faulty line below its message.
+            lines.try_for_each(|line| output::line(&format!("      {line}")))?;
             if let Some(advice) = &finding.advice {
                 output::line(&format!("      -> {advice}"))?;
             }
@@ -584,8 +587,11 @@ fn refused_hooks(context: &Context) -> Option<Finding> {
     let refused: Vec<&str> =
         said.map(|(_, why)| why).filter(|why| why.starts_with("session")).collect();
     let why = refused.last()?;
-    let detail =
-        format!("{} hooks were refused in the last hour, the last with: {why}", refused.len());
+    let hooks = match refused.len() {
+        1 => "1 hook was".to_owned(),
+        count => format!("{count} hooks were"),
+    };
+    let detail = format!("{hooks} refused in the last hour, the last with: {why}");
     let advice = "such a session is not shown: begin a new conversation, or go on with this one \
         after the process that has it has ended";
     Some(warn("sessions", detail, advice))

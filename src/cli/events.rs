@@ -20,7 +20,7 @@ const LIST: Listing = Listing {
         Column::text("STREAM", "stream"),
         Column::number("SEQ", "seq").rank(2),
         Column::text("KIND", "kind"),
-        Column::time("AT", "at").rank(1),
+        Column::time("TIME", "at").rank(1),
         Column::text("DATA", "data"),
     ],
     empty: "no events",
@@ -143,7 +143,8 @@ pub(super) fn note(item: &FollowItem) {
     match item {
         FollowItem::Event { .. } => {}
         FollowItem::Gap(gap) if gap.is_set_back() => output::note(&format!(
-            "svc: the log was restored and is shorter (cursor {}, end {}); all events follow from its start",
+            "svc: there is no event {}: the log ends with {} (a restored log is shorter, or the number was too high); all events \
+             follow from its start",
             gap.requested, gap.latest
         )),
         FollowItem::Gap(gap) => output::note(&format!("svc: {}", gone(gap))),
@@ -208,6 +209,7 @@ impl TerminalFeed {
         let state = |key: &str| output::state_style(text(data, key).unwrap_or_default());
         let style = match (kind, family) {
             ("outcome.recorded", _) if text(data, "verdict") == Some("fail") => Style::Bad,
+            ("daemon.lost", _) => Style::Bad,
             ("peer.registered" | "session.started" | "daemon.started" | "outcome.recorded", _) => {
                 Style::Good
             }
@@ -288,6 +290,8 @@ const SENTENCES: &[(&str, &str)] = &[
     ("outcome.recorded", "an outcome was recorded: {verdict} (session {/})"),
     ("daemon.started", "svc {version} started (process {pid})"),
     ("daemon.stopped", "svc stopped"),
+    ("daemon.joined", "daemon {#daemon_id} on {machine} has its lease (svc {version})"),
+    ("daemon.lost", "daemon {#daemon_id} is gone, and did not say that it ended"),
 ];
 
 const MESSAGE: &str = "the {=noun} {#id} of {@from_peer} to {@to_peer} is {state}{=why}";
@@ -509,6 +513,20 @@ mod tests {
             json!({ "stream": event[0], "seq": n, "kind": event[1], "data": event[2], "at": "2026-03-31T11:57:01.123Z" })
         });
         items.map(|item| feed.line(&screen, &item)).collect()
+    }
+
+    #[test]
+    fn daemons_that_join_and_are_lost_have_sentences() {
+        let screen = Screen::for_tests(Some(100));
+        for (kind, words) in [
+            ("daemon.joined", "daemon b-1 on box has its lease (svc 0.1.0)"),
+            ("daemon.lost", "daemon b-1 is gone, and did not say that it ended"),
+        ] {
+            let data = json!({ "daemon_id": "b-1", "machine_id": "m-1", "machine": "box", "version": "0.1.0" });
+            let item = json!({ "stream": "daemon", "seq": 1, "kind": kind, "data": data, "at": "2026-03-31T11:57:01Z" });
+            let line = TerminalFeed::default().line(&screen, &item);
+            assert!(line.ends_with(words), "{line}");
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::{Value, json};
 use svc_client::{ClientError, ClientProblem};
+use svc_install::document::DocumentError;
 use svc_sys::config::ConfigError;
 use svc_sys::telemetry;
 
@@ -45,11 +46,12 @@ pub(super) fn code(result: ExitResult, is_json: bool) -> ExitCode {
     }
     let is_usage = error.is::<UsageError>()
         || error.is::<ConfigError>()
+        || matches!(client_error(&error), Some(ClientError::BadUrl { .. }))
         || client_error(&error).and_then(ClientError::problem).is_some_and(is_refused_value);
     let advised = error.downcast_ref::<AdvisedError>().map(ToString::to_string);
     let several = client_error(&error).filter(|_| !is_json).and_then(naming::candidates);
     let advised = advised.or(several);
-    let has_lines = advised.is_some() || error.is::<ConfigError>();
+    let has_lines = advised.is_some() || error.is::<ConfigError>() || is_in_toml(&error);
     let text = advised.unwrap_or_else(|| telemetry::chain(&*error));
     if is_json {
         document(&problem(&error, &text, is_usage));
@@ -80,6 +82,13 @@ pub(super) fn note_failure(text: &str, is_json: bool) {
 /// Prints an error of the argument parser; help and the version are no failures.
 pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
     suggest_no_hook(&mut error);
+    if !error.use_stderr() && is_json {
+        let document = match error.kind() {
+            ErrorKind::DisplayVersion => json!({ "version": env!("CARGO_PKG_VERSION") }),
+            _ => json!({ "help": error.render().to_string() }),
+        };
+        return code(output::json(&document).map(|()| ExitCode::SUCCESS), true);
+    }
     if !error.use_stderr() || !is_json {
         // A closed output is no failure.
         error.print().ok();
@@ -116,6 +125,12 @@ fn is_refused_value(problem: &ClientProblem) -> bool {
     matches!(problem.status.as_u16(), 400 | 422)
         && problem.code == "invalid_request"
         && !naming::is_about_a_name(problem)
+}
+
+/// Whether a file of the person is not TOML: the parser quotes the faulty line below its message.
+fn is_in_toml(error: &anyhow::Error) -> bool {
+    let is_it = |cause: &DocumentError| matches!(cause, DocumentError::Invalid("TOML", _));
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_it))
 }
 
 fn client_error(error: &anyhow::Error) -> Option<&ClientError> {

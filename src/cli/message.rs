@@ -5,11 +5,11 @@ use std::io::Read as _;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{Client, encode, with_object};
+use svc_client::{Client, encode, with_object, with_query};
 use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
 
 use super::context::members;
-use super::naming::{message_found, peer_found, peer_names};
+use super::naming::{all_items, message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing, Screen};
 use super::{Context, ExitResult};
 
@@ -197,12 +197,27 @@ async fn name_senders(client: &Client, page: &mut Value) {
 /// In a table the state of a question is `open` or `answered`, which a person wants to know first.
 fn mark_questions(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
-        if message["open"] == true {
-            message["state"] = "open".into();
-        } else if message["type"] == "query" && message["answered"] == true {
-            message["state"] = "answered".into();
+        if let Some(state) = question_state(message) {
+            message["state"] = state.into();
         }
     }
+}
+
+/// Whether a question in a list is open or answered. `None` for all others, and for a question
+/// whose receiver has ended.
+fn question_state(message: &Value) -> Option<&'static str> {
+    if message["open"] == true {
+        return Some("open");
+    }
+    (message["type"] == "query" && message["answered"] == true).then_some("answered")
+}
+
+/// The question as lists have it, which say whether it is open. `None` if it is in no list.
+async fn listed_question(client: &Client, message: &Value) -> Option<Value> {
+    let receiver = output::cell(message, "to_peer");
+    let query = [("peer", Some(&*receiver)), ("type", Some("query"))];
+    let is_it = |listed: &Value| listed["id"] == message["id"];
+    all_items(client, &with_query("/v1/messages", &query), "messages", 1, is_it).await.ok()?.pop()
 }
 
 async fn reached(client: &Client, answer: &Value) -> String {
@@ -261,12 +276,22 @@ async fn show(context: &Context, client: &Client, message: &Value) -> ExitResult
     if !context.json {
         let (from, to) =
             tokio::join!(party(client, message, "from_peer"), party(client, message, "to_peer"));
-        shown = rows(&context.screen, message, from, to);
+        let listed = match message["type"].as_str() {
+            Some("query") => listed_question(client, message).await,
+            _ => None,
+        };
+        let question = listed.as_ref().and_then(question_state);
+        shown = rows(&context.screen, message, question, (from, to));
     }
     context.print(message, || output::wrapped_fields(&context.screen, &shown))
 }
 
-fn rows(screen: &Screen, message: &Value, from: String, to: String) -> Vec<(&'static str, String)> {
+fn rows(
+    screen: &Screen,
+    message: &Value,
+    question: Option<&'static str>,
+    (from, to): (String, String),
+) -> Vec<(&'static str, String)> {
     // A colour code must not become part of a field's value.
     let screen = &Screen { color: false, ..*screen };
     let kind = match message["type"].as_str() {
@@ -274,12 +299,15 @@ fn rows(screen: &Screen, message: &Value, from: String, to: String) -> Vec<(&'st
         Some("response") => "answer".to_owned(),
         _ => output::cell(message, "type"),
     };
+    // The words of lists and of `--json`, each with what it means.
+    let state = [question.map(str::to_owned), Some(delivery_state(message))];
+    let state = state.into_iter().flatten().collect::<Vec<_>>().join("; ");
     let mut rows = vec![
         ("message", format!("{} ({kind})", output::cell(message, "id"))),
         ("from", from),
         ("to", to),
         ("sent", screen.time(&output::cell(message, "timestamp"))),
-        ("state", delivery_state(&output::cell(message, "state")).to_owned()),
+        ("state", state),
     ];
     let way: Vec<String> = output::items(message, "states")
         .iter()
@@ -287,7 +315,7 @@ fn rows(screen: &Screen, message: &Value, from: String, to: String) -> Vec<(&'st
             let why =
                 step["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
             let at = output::clock(screen, &output::cell(step, "at"));
-            format!("{at}  {}{why}", delivery_state(&output::cell(step, "state")))
+            format!("{at}  {}{why}", delivery_state(step))
         })
         .collect();
     if !way.is_empty() {
@@ -370,18 +398,21 @@ pub(super) fn needs(receiver: &Value) -> Option<String> {
     })
 }
 
-fn delivery_state(state: &str) -> &str {
-    match state {
+/// The state of a message or of a step on its way, and what it means.
+fn delivery_state(of: &Value) -> String {
+    let state = output::cell(of, "state");
+    let meaning = match &*state {
         "accepted" => "taken by the daemon",
         "queued" => "waits in the inbox",
         "offered" => "was given to the receiver's client",
         "injected" => "the receiver has it",
-        "acked" => "acknowledged",
+        "acked" => "the receiver acknowledged or answered it",
         "expired" => "waited too long and is gone",
         "refused" => "not taken",
         "undeliverable" => "cannot be delivered",
-        other => other,
-    }
+        _ => return state,
+    };
+    format!("{state}: {meaning}")
 }
 
 fn delivery_source(provenance: &Value) -> Option<String> {
@@ -459,5 +490,15 @@ mod tests {
             .map(|message| output::cell(message, "state"))
             .collect();
         assert_eq!(states, ["open", "answered", "injected", "injected"]);
+    }
+
+    #[test]
+    fn shown_message_has_the_words_of_the_list() {
+        let screen = Screen::for_tests(None);
+        let message = json!({ "type": "query", "state": "acked", "states": [{ "state": "queued", "at": "t" }] });
+        let shown = rows(&screen, &message, Some("answered"), (String::new(), String::new()));
+        let row = |key: &str| shown.iter().find(|row| row.0 == key).map(|row| &*row.1);
+        assert_eq!(row("state"), Some("answered; acked: the receiver acknowledged or answered it"));
+        assert_eq!(row("delivery"), Some("t  queued: waits in the inbox"));
     }
 }

@@ -84,7 +84,8 @@ pub fn run() -> ExitCode {
         return code;
     }
     match commands::Cli::try_parse() {
-        Ok(cli) => {
+        Ok(mut cli) => {
+            cli.take_json_behind();
             let is_json = cli.is_json();
             exit::code(commands::dispatch(cli), is_json)
         }

@@ -89,7 +89,7 @@ pub(super) async fn peer_found<T>(
     }
     let near = near(name, peers);
     let advice = match near.split_last() {
-        None => "`svc peer list` shows who is here".to_owned(),
+        None => "`svc agent list` shows who is here".to_owned(),
         Some((only, [])) => format!("did you mean {}?", visible(only)),
         Some((last, others)) => {
             format!("did you mean {} or {}?", visible(&others.join(", ")), visible(last))

@@ -22,7 +22,7 @@ const LIST: Listing = Listing {
         Column::text("ROLE", "role").usual("agent").rank(6),
         Column::text("MACHINE", "machine").rare(),
         Column::path("PATH", "path").rank(3),
-        Column::time("LAST SEEN", "last_seen").rank(4),
+        Column::time("SEEN", "last_seen").rank(4),
         Column::text("WAITS FOR", "waits_for").rank(1),
     ],
     empty: "nobody is here (--all shows offline peers); coding agents register themselves after `svc install`",
@@ -86,7 +86,10 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
                 if all || filter.status.is_some() { "/v1/peers" } else { "/v1/peers?live=true" };
             let mut page: Value = client.get(&with_object(path, &filter)).await?;
             if !context.json {
-                if client.target().token_source != TokenSource::Env {
+                // A program gets the names as they are.
+                if context.screen.is_for_people()
+                    && client.target().token_source != TokenSource::Env
+                {
                     mark_operator(&mut page);
                 }
                 let requests: Result<Value, ClientError> =
@@ -96,7 +99,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
                 leave_out_tasks(&mut page);
                 latest_offline_first(&mut page);
             }
-            LIST.print(context, &page)?;
+            LIST.of_filter(&filter).print(context, &page)?;
             if all && context.screen.is_for_people() {
                 output::note("`svc peer list` shows only those who are here");
             }

@@ -38,7 +38,7 @@ pub(super) struct SendArgs {
     #[arg(long = "async")]
     is_async: bool,
     /// Which agents may take it: spawn-only, peer-only or peer-prefer
-    #[arg(long)]
+    #[arg(long, value_parser = ["spawn-only", "peer-only", "peer-prefer"], hide_possible_values = true)]
     mode: Option<String>,
     /// The vendor's model
     #[arg(long)]

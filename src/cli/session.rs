@@ -45,11 +45,11 @@ const TOOLS: Listing = Listing {
 
 const TREE: &[Column] = &[
     Column::name("SESSION", "key").least(64),
-    Column::state("STATE", "state"),
+    Column::state("STATUS", "state"),
     Column::name("NAME", "label").least(40),
     Column::text("KIND", "kind").rank(3),
     Column::path("FOLDER", "cwd").rank(4),
-    Column::time("HEARD", "updatedAt").rank(2),
+    Column::time("SEEN", "updatedAt").rank(2),
 ];
 
 const UNKNOWN: &str = "unknown_session";
@@ -123,7 +123,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
             if !context.json {
                 name_sessions(&client, &mut page).await;
             }
-            LIST.print(context, &page)?;
+            LIST.of_filter(&query.filter).print(context, &page)?;
         }
         SessionCommand::Send { key, message, timeout, notify, steer, idempotency_key } => {
             let mode = match (notify, steer) {
@@ -267,7 +267,11 @@ pub(super) fn ended(text: &str) -> String {
 }
 
 fn print_history(history: &Value) -> Result<()> {
-    for text in output::items(history, "messages") {
+    let texts = output::items(history, "messages");
+    if texts.is_empty() {
+        output::line("nothing was said there; --tools includes calls of tools")?;
+    }
+    for text in texts {
         let at = output::cell(text, "at");
         let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));
         let tool = if text["tool"].is_string() { format!(" {tool}") } else { String::new() };

@@ -113,7 +113,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
             if !context.json {
                 title_by_prompt(&mut page);
             }
-            LIST.print(context, &page)
+            LIST.of_filter(&query.filter).print(context, &page)
         }
         TaskCommand::Show { id } => {
             let client = context.client()?;

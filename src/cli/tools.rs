@@ -57,7 +57,8 @@ Examples:
   echo '{\"query\": \"send a message\"}' | svc tools call ToolSearch --args -
 
 Values get the types that the tool asks for (`svc tools show NAME`): a list takes several --arg, or one that is JSON; \
-an object is JSON. A text that begins with @ itself goes into --args.";
+an object is JSON. For a tool that is not listed, a value that is JSON is sent as JSON. A text that begins with @ itself goes \
+into --args.";
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct CallArgs {
@@ -223,11 +224,14 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
         session = Some(value.map_err(|_| UsageError(format!("--session {id:?}: not an id")))?);
     }
     if !pairs.is_empty() {
-        // The tool's schema has the types of the values.
-        let tool = find(client, &args.name).await?;
+        // The tool's schema has the types of the values. A tool that is listed to nobody has none
+        // here, and the daemon may know it all the same.
+        let tools = fetch(client, None).await?;
+        let tool = tools.iter().find(|tool| tool["name"] == args.name);
+        let schema = tool.map_or(&Value::Null, |tool| &tool["input_schema"]);
         for (key, value) in pairs {
             let value = read(value)?;
-            add(&mut arguments, &tool["input_schema"], key, value)?;
+            add(&mut arguments, schema, key, value)?;
         }
     }
     let params = json!({ "name": args.name, "arguments": arguments });
@@ -381,9 +385,11 @@ fn add(
     text: String,
 ) -> Result<(), UsageError> {
     let property = schema.get("properties").and_then(|all| all.get(key));
-    // An unknown argument is sent unchanged; the daemon refuses it and lists the known ones.
     let Some(property) = property else {
-        arguments.insert(key.to_owned(), Value::String(text));
+        // An unknown argument is sent unchanged; the daemon refuses it and lists the known ones.
+        // Without a schema no type is known: what is JSON is sent as JSON.
+        let value = if schema.is_null() { typed(schema, key, text)? } else { Value::String(text) };
+        arguments.insert(key.to_owned(), value);
         return Ok(());
     };
     if kind_of(property) != "array" {
@@ -477,6 +483,16 @@ mod tests {
             let error = parse(&[pair]).expect_err(pair);
             assert!(error.contains(pair), "{error}");
         }
+    }
+
+    #[test]
+    fn without_a_schema_what_is_json_is_sent_as_json() {
+        let mut arguments = Map::new();
+        for (key, text) in [("limit", "1"), ("open", "true"), ("project", "/srv/web")] {
+            add(&mut arguments, &Value::Null, key, text.to_owned()).expect("any type fits");
+        }
+        let sent = json!({ "limit": 1, "open": true, "project": "/srv/web" });
+        assert_eq!(Value::Object(arguments), sent);
     }
 
     #[test]

@@ -571,7 +571,7 @@ fn cancellation_of_queued_work_is_told() {
     assert_eq!(cancelled["status"], "cancelled", "{cancelled}");
     let inbox = asker.done("peer_inbox", &json!({}));
     let told = text(&inbox["messages"][0], "text");
-    assert_eq!(told, format!("Task {second} for slow is cancelled."), "{inbox}");
+    assert_eq!(told, format!("Task {second} for slow was cancelled."), "{inbox}");
     d.post(&format!("/v1/tasks/{first}/cancel"), &json!({}));
     over(&d, &first);
 }

@@ -641,14 +641,81 @@ fn unknown_command_is_a_usage_error() {
         &["task", "watch"],
         &["serve", "--listen"],
         &["serve", "--listen", "nonsense"],
+        &["peer", "list", "--url", "nonsense"],
+        &["send", "--mode", "nonsense", "reviewer", "hi"],
         &["events", "tail", "--stream", "a", "--prefix", "b"],
     ] {
         let ran = svc(&home, args);
         assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
         assert!(!ran.stderr.trim().is_empty() && ran.stdout.is_empty(), "{args:?}: {ran:?}");
+        assert!(!ran.stderr.contains("opts."), "{args:?}: {ran:?}");
     }
     let version = svc(&home, &["--version"]);
     assert!(version.ok().starts_with("svc "), "{version:?}");
+}
+
+#[test]
+fn help_and_version_are_json_with_the_flag() {
+    let home = Home::new();
+    let version = svc(&home, &["--version", "--json"]).json();
+    assert_eq!(version, json!({ "version": env!("CARGO_PKG_VERSION") }));
+    for (args, words) in [
+        (&["--json"][..], "Usage: svc"),
+        (&["help", "--json"], "Usage: svc"),
+        (&["help", "peer", "list", "--json"], "svc peer list"),
+        (&["--json", "peer", "list", "--help"], "svc peer list"),
+    ] {
+        let help = svc(&home, args).json();
+        assert!(text(&help, "help").contains(words), "{args:?}: {help}");
+    }
+    let unknown = svc(&home, &["help", "nothing", "--json"]);
+    assert_eq!(unknown.code, Some(2), "{unknown:?}");
+}
+
+#[test]
+fn claude_is_claude_code_where_a_client_is_named() {
+    let d = Daemon::start();
+    let listed = |client: &str| svc(&d.home, &["session", "list", "--client", client, "--json"]);
+    for client in ["claude-code", "claude"] {
+        let id = format!("s-{client}");
+        d.done("start_session", &json!({ "session_id": id, "cwd": "/work", "client": client }));
+    }
+    for client in ["claude-code", "claude"] {
+        assert_eq!(listed(client).json()["count"], 2, "{client}");
+    }
+    assert_eq!(listed("codex").json()["count"], 0);
+}
+
+#[test]
+fn tool_that_is_listed_to_nobody_takes_arguments() {
+    let d = Daemon::start();
+    let call = ["tools", "call", "list_sessions", "--arg", "limit=1", "--json"];
+    assert!(svc(&d.home, &call).json()["sessions"].is_array());
+    let unknown = svc(&d.home, &["tools", "call", "no_such_tool", "--arg", "limit=1"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+}
+
+#[test]
+fn cursor_beyond_the_end_is_not_called_a_restored_log() {
+    let (d, task) = with_task();
+    append(&d, &task, &done());
+    let watched = svc(&d.home, &["task", "watch", &task, "--after", "999"]);
+    assert!(watched.stderr.contains("there is no event 999"), "{watched:?}");
+}
+
+#[test]
+fn errors_of_files_and_programs_are_readable() {
+    let d = Daemon::start();
+    for more in [&[] as &[&str], &["--idempotency-key", "k"]] {
+        let args = [&["task", "run"][..], more, &["--", "/no/such/program"]].concat();
+        let ran = svc(&d.home, &args);
+        assert!(ran.stderr.contains("No such file or directory"), "{args:?}: {ran:?}");
+    }
+    let home = Home::new();
+    home.write("config.toml", "log_level =\n");
+    let ran = svc(&home, &["mcp", "add", "n", "--", "true"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("config.toml"), "{ran:?}");
+    assert!(ran.stderr.lines().count() > 2 && !ran.stderr.contains('␊'), "{ran:?}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn message_is_shown_with_names_and_states() {
         "(question)",
         "ann (peer_",
         "bob with a name",
-        "waits in the inbox",
+        "open; queued: waits in the inbox",
         "a message to one peer",
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
@@ -153,7 +153,7 @@ fn mistyped_name_lists_similar_ones() {
         (&["tell", "CODEX@mono", "hi"], "did you mean codex@mono?"),
         (&["ask", "gemni@mono", "hi", "--timeout", "0"], "did you mean gemini@mono?"),
         (&["message", "send", "mono", "hi"], "did you mean codex@mono or gemini@mono?"),
-        (&["tell", "nobody", "hi"], "`svc peer list` shows who is here"),
+        (&["tell", "nobody", "hi"], "`svc agent list` shows who is here"),
         (&["reply", "latest", "yes"], "no question to you is open; `svc tell NAME …`"),
     ] {
         let ran = svc(&d.home, args);
@@ -278,7 +278,8 @@ fn latest_task_and_session_by_name_are_shown() {
     team(&d);
     let shown = svc(&d.home, &["session", "show", "ann", "--json"]).json();
     assert_eq!(shown["session_id"], "s-1");
-    svc(&d.home, &["session", "history", "ann"]).ok();
+    let silent = svc(&d.home, &["session", "history", "ann"]);
+    assert!(silent.ok().contains("nothing was said"), "{silent:?}");
     let sent = svc(&d.home, &["session", "send", "ann", "main is frozen", "--notify"]);
     assert_eq!(sent.code, Some(0), "{sent:?}");
     for args in [

@@ -256,8 +256,10 @@ fn uninstall_leaves_an_empty_home_empty() {
     let person = Person::new();
     fs::create_dir(person.path("")).expect("a home");
     let nobody = person.svc(&["install"]);
-    assert_eq!(nobody.code, Some(2), "{nobody:?}");
-    assert!(nobody.stderr.contains("claude-code"), "{nobody:?}");
+    assert!(nobody.ok().contains("no client was found here"), "{nobody:?}");
+    assert!(nobody.stdout.contains("claude-code") && !nobody.stdout.contains("already installed"));
+    assert_eq!(person.svc(&["install", "--json"]).json()["changed"], false);
+    assert_eq!(person.files(), BTreeMap::new());
     person.svc(&["install", "claude", "codex", "gemini", "opencode", "zed"]).ok();
     let modes: Vec<u32> = person.files().values().map(|(_, mode)| *mode).collect();
     assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
@@ -268,6 +270,33 @@ fn uninstall_leaves_an_empty_home_empty() {
     for folder in [".claude", ".codex", ".gemini", ".config"] {
         assert!(!person.path(folder).exists(), "{folder}");
     }
+}
+
+#[test]
+fn scope_that_nothing_asks_for_is_refused() {
+    let person = Person::with_clients();
+    let before = person.files();
+    let wrong = person.svc(&["install", "claude-code", "--scope", "deploy"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("deploy") && wrong.stderr.contains("approve"), "{wrong:?}");
+    assert_eq!(person.files(), before);
+    let server = "[sources.ship]\ncommand = \"ship-mcp\"\nscope = \"deploy\"\n";
+    person.write(".config/svc/config.toml", server);
+    person.svc(&["install", "claude-code", "--scope", "deploy", "--dry-run"]).ok();
+}
+
+/// `svc install` refuses a server `svc` that is another program, so it cannot be the advice.
+#[test]
+fn another_program_by_our_name_has_advice_that_helps() {
+    let person = Person::with_clients();
+    person.svc(&["install", "claude-code"]).ok();
+    let mut config = person.json(".claude.json");
+    config["mcpServers"]["svc"] = json!({ "command": "another", "args": [] });
+    person.write(".claude.json", &config.to_string());
+    assert_eq!(person.status("claude-code")["servers"][0]["state"], "foreign");
+    let shown = person.svc(&["install", "status", "claude-code"]);
+    let advice = shown.stdout.lines().find(|line| line.contains("-> ")).expect("advice");
+    assert!(advice.contains("rename or remove") && advice.contains(".claude.json"), "{advice}");
 }
 
 #[test]

@@ -42,7 +42,11 @@ fn answers_reach_only_the_operator() {
     assert_eq!(page(&d.get("/v1/peers"), "peers").len(), 2, "a row like any other");
     assert_eq!(each(&page(&d.get("/v1/peers?live=true"), "peers"), "peer_id"), [ann.as_str()]);
     assert_eq!(d.post("/v1/peers/operator/heartbeat", &json!({})).ok(200)["status"], "online");
-    assert!(svc(&d.home, &["peer", "list"]).ok().contains("operator (you)"));
+    assert!(!svc(&d.home, &["peer", "list"]).ok().contains("(you)"), "a program gets the name");
+    let mut on_screen = d.home.command(&["peer", "list"]);
+    on_screen.env("COLUMNS", "100");
+    let shown = Running::spawn(on_screen).wait(SOON);
+    assert!(shown.ok().contains("operator (you)"), "{shown:?}");
 
     // The inbox belongs to the credential.
     let inbox =
@@ -232,8 +236,8 @@ fn answer_without_a_waiter_is_in_the_inbox() {
     assert_eq!((ran.code, &*ran.stdout), (Some(130), ""), "{ran:?}");
     assert!(ran.stderr.contains("svc inbox"), "{ran:?}");
     let ran = svc(&d.home, &["ask", "ann", "and later?", "--timeout", "0"]);
-    let (told, ran) =
-        (ran.ok().to_owned(), svc(&d.home, &["ask", "ann", "and this?", "--timeout", "1"]));
+    assert_eq!(ran.code, Some(1), "no answer is printed: {ran:?}");
+    let (told, ran) = (ran.stdout, svc(&d.home, &["ask", "ann", "and this?", "--timeout", "1"]));
     assert!(told.starts_with("asked ann, which is ") && told.contains("`svc inbox`"), "{told}");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("svc inbox"), "{ran:?}");
@@ -293,7 +297,12 @@ fn operator_can_tell_and_answer() {
     assert_eq!(each(&answered, "type"), ["response", "response"]);
     assert_eq!(peek(&d, "operator").len(), 0, "answered is acknowledged");
     let foreign = svc(&d.home, &["reply", answered[0]["id"].as_str().unwrap(), "?"]);
-    assert_eq!(foreign.code, Some(2), "a message to somebody else: {foreign:?}");
+    assert_eq!(foreign.code, Some(1), "a message to somebody else: {foreign:?}");
+    let missing = svc(&d.home, &["answer", "latest"]);
+    assert_eq!(missing.code, Some(2), "no option: {missing:?}");
+    assert!(missing.stderr.contains("no request is open"), "{missing:?}");
+    let missing = svc(&d.home, &["answer"]);
+    assert!(missing.code == Some(2) && missing.stderr.contains("<OPTION>"), "{missing:?}");
     assert_eq!(
         svc(&d.home, &["message", "show", &first[..=unique], "--json"]).json()["id"],
         json!(first)
@@ -312,7 +321,7 @@ fn latest_means_the_last_open_question() {
     };
     let (first, second) = (say("query", "Which\ncolour?"), say("query", &"long ".repeat(40)));
     say("notification", "build 12 is green");
-    svc(&d.home, &["ask", "ann", "my own question", "--timeout", "0"]).ok();
+    svc(&d.home, &["ask", "ann", "my own question", "--timeout", "0"]);
 
     let ran = svc(&d.home, &["reply", "latest", "short"]);
     let told = ran.ok();
@@ -374,7 +383,7 @@ fn taking_the_name_of_a_living_peer_is_noted() {
 fn question_has_the_same_state_on_screen_and_in_a_pipe() {
     let d = Daemon::start();
     agent(&d, "ann");
-    svc(&d.home, &["ask", "ann", "which?", "--timeout", "0"]).ok();
+    svc(&d.home, &["ask", "ann", "which?", "--timeout", "0"]);
     let piped = svc(&d.home, &["message", "list"]);
     assert!(piped.ok().split_whitespace().any(|word| word == "open"), "{piped:?}");
     let raw = svc(&d.home, &["message", "list", "--json"]).json();

@@ -110,6 +110,9 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     assert_eq!(d.post(&path, &json!({ "option_id": "x" })).status(), 422);
     assert_eq!(d.post(&path, &json!({ "option_id": "allow", "text": "why" })).status(), 422);
 
+    let undecided = svc(&d.home, &["answer", "latest"]);
+    assert_eq!(undecided.code, Some(2), "{undecided:?}");
+    assert!(undecided.stderr.contains("its options are: ") && undecided.stderr.contains("allow"));
     let unconfirmed = svc(&d.home, &["answer", "always_1"]);
     assert!(unconfirmed.stderr.contains("--confirm"), "{unconfirmed:?}");
     let peers = page(&d.get("/v1/peers"), "peers");

@@ -128,6 +128,23 @@ fn empty_list_says_what_to_do_next() {
 }
 
 #[test]
+fn list_that_a_filter_emptied_says_so() {
+    let d = Daemon::start();
+    team(&d);
+    for args in [
+        &["peer", "list", "--status", "waiting"][..],
+        &["agent", "list", "--backend", "codex"],
+        &["agent", "list", "--hosted"],
+        &["task", "list", "--agent", "nobody"],
+        &["session", "list", "--client", "gemini"],
+        &["ghap", "list", "--status", "falsified"],
+    ] {
+        let ran = svc(&d.home, args);
+        assert!(ran.ok().starts_with("none matches"), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn message_list_has_names_and_filters_open_questions() {
     let d = Daemon::start();
     let (ann, bob, asked) = team(&d);
@@ -286,7 +303,9 @@ fn log_is_readable_and_unchanged_with_json() {
     let line = r#"{"timestamp":"2026-01-02T03:04:05.678Z","level":"WARN","fields":{"message":"full","bytes":7},"target":"svc"}"#;
     home.write("svc.log", &format!("{line}\n"));
     assert_eq!(svc(&home, &["logs"]).ok(), "2026-01-02T03:04:05.678Z  WARN   full  bytes=7\n");
-    assert_eq!(svc(&home, &["logs", "--json"]).json()["line"], line);
+    assert_eq!(svc(&home, &["logs", "--json"]).ok(), format!("{line}\n"));
+    home.write("svc.log", "no entry\n");
+    assert_eq!(svc(&home, &["logs", "--json"]).json(), json!({ "line": "no entry" }));
 }
 
 #[test]

@@ -224,6 +224,13 @@ impl Expectation {
         if let Some(detail) = &detail {
             status.problems.push(format!("its server `svc` in {} {detail}", path.display()));
         }
+        if state == "foreign" {
+            // `svc install` changes no entry of another program.
+            let (path, client) = (path.display(), status.client.name());
+            status.advice = format!(
+                "rename or remove the server `svc` in {path}, which is another program; then `svc install {client}`"
+            );
+        }
         status.servers.push(InstalledPart { scope, path: path.to_path_buf(), state, detail });
     }
 
@@ -414,17 +421,17 @@ fn note_doubles(status: &mut ClientStatus) {
     if status.hooks.len() > 1 {
         let paths: Vec<String> =
             status.hooks.iter().map(|part| part.path.display().to_string()).collect();
-        let scope = status.hooks.last().map_or("user", |part| part.scope);
         status
             .problems
             .push(format!("its hooks run twice: they are in {}", paths.join(" and in ")));
-        status.advice = format!("svc uninstall {client} --scope {scope}");
+        status.advice = format!("svc uninstall {client} --project");
     }
     if status.servers.len() > 1 {
         let scopes: Vec<&str> = status.servers.iter().map(|part| part.scope).collect();
         status.problems.push(format!("it has two servers `svc`: {}", scopes.join(" and ")));
-        status.advice =
-            format!("remove the one that you do not want: svc uninstall {client} --scope …");
+        status.advice = format!(
+            "remove the one that you do not want: the project's by `svc uninstall {client} --project`"
+        );
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use svc_model::ProcessIdentity;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
@@ -155,9 +156,11 @@ pub async fn end_leftovers(mark: &str) {
 ///
 /// The program may still fail to start: a script whose interpreter is missing passes.
 pub fn find_program(program: &OsStr, path: &OsStr) -> io::Result<()> {
+    // The system's error, which `execvp` gives, too: one text for a missing program.
+    let missing = || io::Error::from(Errno::NOENT);
     let check = |file: &Path| {
         if !file.is_file() {
-            return Err(io::Error::from(io::ErrorKind::NotFound));
+            return Err(missing());
         }
         Ok(access(file, Access::EXEC_OK)?)
     };
@@ -165,7 +168,7 @@ pub fn find_program(program: &OsStr, path: &OsStr) -> io::Result<()> {
         return check(Path::new(program));
     }
     let mut candidates = std::env::split_paths(path).map(|folder| check(&folder.join(program)));
-    candidates.find(Result::is_ok).unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+    candidates.find(Result::is_ok).unwrap_or_else(|| Err(missing()))
 }
 
 async fn end_marked(mark: &str, first: Signal) {

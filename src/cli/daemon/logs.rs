@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use svc_sys::bounded_file;
 use tokio::time::sleep;
@@ -81,11 +82,18 @@ fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> Result<()> {
 
 fn show(context: &Context, line: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(line);
-    if context.json {
-        output::ndjson(&json!({ "line": text }))
-    } else {
-        output::styled_line(&readable(&context.screen.at_present(), &text))
+    if !context.json {
+        return output::styled_line(&readable(&context.screen.at_present(), &text));
     }
+    match entry(&text) {
+        Some(entry) => output::ndjson(&entry),
+        None => output::ndjson(&json!({ "line": text })),
+    }
+}
+
+/// The line itself if it is an object, as the log in JSON has them.
+fn entry(line: &str) -> Option<&RawValue> {
+    serde_json::from_str::<&RawValue>(line).ok().filter(|entry| entry.get().starts_with('{'))
 }
 
 /// The file that has the name now, if the log was replaced or truncated.
@@ -176,6 +184,15 @@ mod tests {
             let mut rest = String::new();
             file.read_to_string(&mut rest).expect("reads");
             assert_eq!(&rest, expected, "{lines} of {} bytes", text.len());
+        }
+    }
+
+    #[test]
+    fn entry_in_json_is_not_put_into_another() {
+        let line = r#" {"timestamp":"2026-03-31T11:47:10Z","level":"INFO"}"#;
+        assert_eq!(entry(line).map(RawValue::get), Some(line.trim()));
+        for other in ["2026-03-31T11:47:10Z  INFO svc: ready", "[1]", "7", "{\"a\":", ""] {
+            assert!(entry(other).is_none(), "{other}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! `svc install` and `svc uninstall`: changes the files, and starts, checks or stops the daemon.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,9 +11,9 @@ use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
     InstallRecord, InstallScope, Installer, KnownClient, apply, probe, trust,
 };
-use svc_model::HARMLESS_TOOLS;
+use svc_model::{HARMLESS_TOOLS, OWN_SCOPES};
 use svc_server::daemon::stays_stopped;
-use svc_sys::config::FileConfig;
+use svc_sys::config::{FileConfig, Flags};
 use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -38,15 +39,11 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
     if !parts.server && !parts.hooks {
         anyhow::bail!(UsageError("--no-hooks and --no-mcp leave nothing to install".to_owned()));
     }
+    check_scopes(context, &args.scope)?;
     let locations = probe::with_versions(context.client_locations()?).await;
     let command = command(context)?;
     let clients = chosen(&args.clients, |client| client.is_here(&locations));
-    if clients.is_empty() && args.scope.is_empty() {
-        anyhow::bail!(UsageError(format!(
-            "no client was found here; name the one that you want: {}",
-            names(KnownClient::all())
-        )));
-    }
+    let is_nobody_here = clients.is_empty();
     if args.trust_hooks && !clients.contains(&KnownClient::Codex) {
         // Fails before anything is written.
         let why = if args.clients.is_empty() { "is not found here" } else { "is not named" };
@@ -71,6 +68,13 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         results.push(ClientChanges { client, files: files.collect() });
     }
     let mut notes = notes(&results, &locations, &command, (args, &listed));
+    if is_nobody_here {
+        // Not an error: on a new machine the daemon may be there before the first client.
+        notes.push(format!(
+            "no client was found here: `svc install` again when there is one, or name the one that you want: {}",
+            names(KnownClient::all())
+        ));
+    }
     let mut failures = Vec::new();
     if !args.dry_run && parts.hooks {
         let is_codex =
@@ -123,6 +127,24 @@ fn installer<'a>(
     // write it.
     private_file::check_folder(home)?;
     Ok(Installer { home, locations, record: InstallRecord::read(home)?, dry_run })
+}
+
+/// Refuses a scope that neither svc nor a server asks for: it would allow nothing.
+fn check_scopes(context: &Context, wanted: &[String]) -> Result<(), UsageError> {
+    let is_own = |scope: &&String| OWN_SCOPES.contains(&scope.as_str());
+    if wanted.iter().all(|scope| is_own(&scope)) {
+        return Ok(());
+    }
+    let here = std::env::current_dir().ok();
+    let config = context.config(&Flags::default());
+    let plan = config.map(|config| config.sources.plan(here.as_deref())).unwrap_or_default();
+    let entries = plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
+    let of_servers: BTreeSet<&str> = entries.filter_map(|entry| entry.scope.as_deref()).collect();
+    let is_known = |scope: &&String| is_own(scope) || of_servers.contains(scope.as_str());
+    let Some(unknown) = wanted.iter().find(|scope| !is_known(scope)) else { return Ok(()) };
+    let known: Vec<&str> = OWN_SCOPES.into_iter().chain(of_servers).collect();
+    let known = known.join(", ");
+    Err(UsageError(format!("--scope {unknown}: nothing asks for this scope; there are {known}")))
 }
 
 /// A note on the scopes that the configuration grants attended sessions, if any.

@@ -72,7 +72,7 @@ impl Report<'_> {
             for (owner, file) in files {
                 print_file(owner, file, dry_run)?;
             }
-            if !changed && !failed {
+            if !changed && !failed && !clients.is_empty() {
                 output::line(&format!("nothing to do: everything is already {done}"))?;
             }
             for note in *notes {
@@ -112,7 +112,9 @@ fn print_file(owner: &str, (path, outcome): &FileResult, dry_run: bool) -> anyho
         Err(error) => {
             let rest =
                 if matches!(error, ApplyError::Record(_)) { "" } else { "; it is left as it is" };
-            output::note(&format!("{owner}: {path} {error}{rest}"));
+            // A parser quotes the faulty line below its message.
+            let error = error.to_string().replace('\n', "\n  ");
+            output::notes(&format!("{owner}: {path} {error}{rest}"));
             Ok(())
         }
     }

@@ -12,7 +12,7 @@ use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
 use svc_sys::config::Flags;
 use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
 
-use super::super::naming::AdvisedError;
+use super::super::naming::source_missing;
 use super::super::{Context, ExitResult, UsageError, output};
 use super::server_file::{ServerFile, decide, here, tell_daemon};
 use super::show::path_of;
@@ -26,6 +26,25 @@ pub(crate) struct AddArgs {
     /// The program and its arguments, or the URL
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND_OR_URL")]
     pub(super) command: Vec<String>,
+}
+
+impl AddArgs {
+    /// Removes `--json` behind a URL, which has no arguments that could be meant, and returns
+    /// whether it stood there.
+    pub(super) fn take_json_behind(&mut self) -> bool {
+        let count = self.command.len();
+        if self.command.first().is_some_and(|first| scheme(first).is_some()) {
+            self.command.retain(|word| word != "--json");
+        }
+        self.command.len() < count
+    }
+}
+
+/// The scheme of a word that is a URL.
+fn scheme(word: &str) -> Option<&str> {
+    let (scheme, _) = word.split_once("://")?;
+    let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    (!scheme.is_empty() && scheme.chars().all(is_of_scheme)).then_some(scheme)
 }
 
 #[derive(Debug, Args)]
@@ -104,7 +123,7 @@ pub(super) enum EntryTransport {
 pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
     let AddArgs { name, mut options, command } = args;
     let (command, mut arguments) = command.split_first().context("a command is needed")?;
-    let is_url = command.starts_with("http://") || command.starts_with("https://");
+    let is_url = matches!(scheme(command), Some("http" | "https"));
     if is_url || matches!(options.transport, Some(EntryTransport::Http | EntryTransport::Sse)) {
         options = options.with_those_behind(arguments)?;
         arguments = &[];
@@ -124,6 +143,11 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
         }
         Some(kind) => json!({ "type": kind, "url": command }),
         None if !headers.is_empty() => return wrong("-H: a program takes no headers".to_owned()),
+        None if scheme(command).is_some() => {
+            return wrong(format!(
+                "{command} is no program: the URL of a server begins with https:// or http://"
+            ));
+        }
         None => json!({ "command": command }),
     };
     // All arguments after `--` belong to the program.
@@ -275,7 +299,7 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResul
     };
     match known {
         Some(Err(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            return Err(AdvisedError::new(error, "`svc mcp list` lists them").into());
+            return Err(source_missing(error, name, &[]).into());
         }
         None | Some(Err(ClientError::NotRunning { .. })) => {
             if let Ok(config) = context.config(&Flags::default())
@@ -333,7 +357,7 @@ async fn approve_changes(context: &Context, name: &str) -> ExitResult {
     let client = context.client()?;
     let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            return Err(AdvisedError::new(error, "`svc mcp list` lists them").into());
+            return Err(source_missing(error, name, &[]).into());
         }
         waiting => waiting?,
     };

@@ -167,6 +167,16 @@ pub(super) enum SecretCommand {
     },
 }
 
+impl McpArgs {
+    /// Removes `--json` behind the URL of a server to add, and returns whether it stood there.
+    pub(super) fn take_json_behind(&mut self) -> bool {
+        match &mut self.command {
+            Some(McpCommand::Add(args)) => args.take_json_behind(),
+            _ => false,
+        }
+    }
+}
+
 pub(super) async fn run(context: &Context, args: McpArgs) -> ExitResult {
     match args.command.unwrap_or(McpCommand::List { tools: false }) {
         McpCommand::List { tools } => show::list(context, tools).await,

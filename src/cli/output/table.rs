@@ -8,6 +8,7 @@ use comfy_table::{
     presets,
 };
 use crossterm::style::force_color_output;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::column::{Column, ColumnKind, LEAST, id_digits};
@@ -184,7 +185,18 @@ pub(crate) struct Listing {
     pub(crate) next: Option<&'static str>,
 }
 
+/// The text for a list that its filters emptied.
+const NONE_MATCHES: &str = "none matches; without its filters the list has all";
+
 impl Listing {
+    /// The same list, of which an empty one says so if a member of `filter` is set.
+    pub(crate) fn of_filter(self, filter: &impl Serialize) -> Self {
+        let filter = serde_json::to_value(filter).unwrap_or_default();
+        let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+        let is_filtered = filter.as_object().is_some_and(|it| it.values().any(is_set));
+        if is_filtered { Self { empty: NONE_MATCHES, ..self } } else { self }
+    }
+
     /// Prints the page: unchanged with `--json`, else as a table, with the command for the next
     /// page on standard error.
     pub(crate) fn print(&self, context: &Context, page: &Value) -> ExitResult {

@@ -27,7 +27,7 @@ pub(crate) struct AskArgs {
     name: String,
     /// The question; `-` reads it from standard input
     text: String,
-    /// Seconds to wait; 0 does not wait [default: until there is an answer]
+    /// Seconds to wait; 0 does not wait (exit code 1) [default: until there is an answer]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 }
@@ -74,7 +74,8 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
             output::line(&format!("the answer to {id} will be in `svc inbox`"))?;
             note_successor(&client, &receiver).await;
         }
-        return Ok(ExitCode::SUCCESS);
+        // As at the end of any other time: exit code 0 means that the answer is printed.
+        return Ok(ExitCode::FAILURE);
     }
     wait.note(&format!("{asked}; waiting for the answer to {id}, which Ctrl-C leaves open"));
     if !context.json {

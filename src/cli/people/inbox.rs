@@ -144,7 +144,7 @@ fn indented(lines: &[String]) -> String {
 async fn print(context: &Context, client: &Client, page: &Value, waiting: usize) -> Result<()> {
     let messages = output::items(page, "messages");
     if messages.is_empty() {
-        let empty = "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here";
+        let empty = "your inbox is empty; `svc ask NAME …` asks an agent, `svc agent list` shows who is here";
         return if waiting > 0 { Ok(()) } else { output::line(empty) };
     }
     let mut names: HashMap<String, String> = HashMap::new();

@@ -7,7 +7,7 @@ mod inbox;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail};
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -81,8 +81,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     let id = output::cell(&answered, "id");
     if answered["to_peer"] != PeerId::OPERATOR {
         let to = output::cell(&answered, "to_peer");
-        let text = format!("{id} is a message to {to} and not to you: `svc inbox` shows yours");
-        return Err(UsageError(text).into());
+        bail!("{id} is a message to {to} and not to you: `svc inbox` shows yours");
     }
     let body = json!({
         "text": text_or_input(args.text)?, "type": "response", "correlation_id": id,
@@ -219,12 +218,16 @@ fn name_of(peer: &Value) -> String {
 
 #[derive(Debug, Args)]
 pub(super) struct AnswerArgs {
-    /// The request: its id or the beginning of it, or `latest`, which may be left out
-    request: String,
-    /// The option's id; `-` for words alone
-    option: Option<String>,
+    /// The option's id; `-` for words alone. A request may stand before it: its id or the beginning
+    /// of it, or `latest`, which is meant without one
+    #[arg(value_name = "OPTION")]
+    first: String,
     /// Words: the reason of a denial, or the answer to a question
-    text: Option<String>,
+    #[arg(value_name = "TEXT")]
+    second: Option<String>,
+    /// The words, if a request stands first
+    #[arg(hide = true)]
+    third: Option<String>,
     /// The option holds from now on, and is meant so
     #[arg(long)]
     confirm: bool,
@@ -232,22 +235,42 @@ pub(super) struct AnswerArgs {
 
 impl AnswerArgs {
     /// The request, the option and the words. A first word that names no request is the option.
-    fn split(self) -> Result<(String, String, Option<String>)> {
-        let Self { request: first, option: second, text: third, .. } = self;
+    /// The option is `None` if only a request is named.
+    fn split(self) -> Result<(String, Option<String>, Option<String>), UsageError> {
+        let Self { first, second, third, .. } = self;
         if first == LATEST || first.starts_with(AgentRequestId::PREFIX) {
-            let option =
-                second.context("say which option, or - for words alone; `svc inbox` shows them")?;
-            return Ok((first, option, third));
+            return Ok((first, second, third));
         }
-        ensure!(third.is_none(), "{first:?} is no request: requests are `latest` or req_…");
-        Ok((LATEST.to_owned(), first, second))
+        if third.is_some() {
+            let text = format!("{first:?} is no request: requests are `latest` or req_…");
+            return Err(UsageError(text));
+        }
+        Ok((LATEST.to_owned(), Some(first), second))
     }
+}
+
+/// The error for a request without an option: names those that there are.
+async fn no_option(client: &Client, request: &str) -> UsageError {
+    let page: Value = client.get("/v1/requests?open=true&limit=500").await.unwrap_or_default();
+    let is_it = |it: &&Value| {
+        let is_named = || it["request_id"].as_str().is_some_and(|id| id.starts_with(request));
+        !only_at_terminal(it) && (request == LATEST || is_named())
+    };
+    let open = output::items(&page, "requests").iter().find(is_it);
+    let known = match open {
+        Some(open) => format!("its options are: {}", option_ids(open)),
+        None if request == LATEST => "no request is open".to_owned(),
+        None => format!("no request {} is open", output::visible(request)),
+    };
+    let usage = "svc answer [REQUEST] OPTION [TEXT]";
+    UsageError(format!("say which option, or - for words alone: `{usage}`; {known}"))
 }
 
 pub(super) async fn answer(context: &Context, args: AnswerArgs) -> ExitResult {
     let confirm = args.confirm;
     let (request, option, text) = args.split()?;
     let client = context.client()?;
+    let Some(option) = option else { return Err(no_option(&client, &request).await.into()) };
     let option_id = (option != "-").then_some(option);
     let body = json!({ "option_id": option_id, "text": text, "confirm": confirm });
     let path = format!("/v1/requests/{}/answer", encode(&request));
@@ -322,21 +345,21 @@ mod tests {
     fn answer_without_a_request_id_means_the_latest() {
         let split = |words: &[&str]| {
             let word = |at: usize| words.get(at).map(|word| (*word).to_owned());
-            let request = word(0).unwrap_or_default();
-            AnswerArgs { request, option: word(1), text: word(2), confirm: false }.split()
+            let first = word(0).unwrap_or_default();
+            AnswerArgs { first, second: word(1), third: word(2), confirm: false }.split()
         };
         for (words, request, option, text) in [
-            (&["allow"][..], "latest", "allow", None),
-            (&["deny", "use make"], "latest", "deny", Some("use make")),
-            (&["latest", "allow"], "latest", "allow", None),
-            (&["req_1", "deny", "no"], "req_1", "deny", Some("no")),
-            (&["-", "blue"], "latest", "-", Some("blue")),
+            (&["allow"][..], "latest", Some("allow"), None),
+            (&["deny", "use make"], "latest", Some("deny"), Some("use make")),
+            (&["latest", "allow"], "latest", Some("allow"), None),
+            (&["latest"], "latest", None, None),
+            (&["req_1", "deny", "no"], "req_1", Some("deny"), Some("no")),
+            (&["-", "blue"], "latest", Some("-"), Some("blue")),
         ] {
             let (asked, chosen, said) = split(words).unwrap();
-            assert_eq!((&*asked, &*chosen, said.as_deref()), (request, option, text), "{words:?}");
+            let parts = (&*asked, chosen.as_deref(), said.as_deref());
+            assert_eq!(parts, (request, option, text), "{words:?}");
         }
-        for words in [&["latest"][..], &["allow", "a", "b"]] {
-            split(words).unwrap_err();
-        }
+        split(&["allow", "a", "b"]).unwrap_err();
     }
 }

@@ -7,7 +7,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use super::{SOON, entry, in_state, project_file, source, toy};
-use crate::daemon::{Daemon, Home, until};
+use crate::daemon::{Daemon, Home, svc_with_input, until};
 
 /// Runs `svc mcp …` in a folder.
 pub(crate) fn mcp(home: &Home, folder: &Path, args: &[&str]) -> Output {
@@ -80,8 +80,34 @@ fn server_changes_need_no_restart() {
     ok(&home, &here, &["remove", "toy"]);
     assert_eq!(d.get("/v1/sources").ok(200)["count"], 0);
     for action in ["remove", "enable", "disable"] {
-        fails(&home, &here, &[action, "toy"], 1);
+        let said = fails(&home, &here, &[action, "toy"], 1);
+        assert!(!said.contains("/v1/"), "{said}");
     }
+}
+
+#[test]
+fn json_behind_a_url_counts_and_other_schemes_are_refused() {
+    let home = Home::new();
+    let here = home.user().to_owned();
+    let url = "https://h.example/mcp";
+    let said = ok(&home, &here, &["add", "wiki", url, "--json"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["name"], "wiki");
+    for wrong in [&["add", "x", url, "more", "--json"][..], &["add", "x", "ftp://h/x", "--json"]] {
+        let said = fails(&home, &here, wrong, 2);
+        let said: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(said["code"], "usage", "{wrong:?}: {said}");
+    }
+    let said = fails(&home, &here, &["add", "x", "--", "ftp://h/x"], 2);
+    assert!(said.contains("https://"), "{said}");
+    ok(&home, &here, &["add", "files", "--", "python3", "--json"]);
+    let written = fs::read_to_string(home.path("config.toml")).expect("is there");
+    assert!(written.contains("args = [\"--json\"]") && !written.contains("ftp"), "{written}");
+
+    let stored = svc_with_input(&home, &["mcp", "secret", "set", "nope", "KEY"], b"hush");
+    assert!(stored.ok().contains("there is no such server yet"), "{stored:?}");
+    let stored = svc_with_input(&home, &["mcp", "secret", "set", "wiki", "KEY"], b"hush");
+    assert!(!stored.ok().contains("no such server"), "{stored:?}");
 }
 
 #[test]
@@ -311,7 +337,7 @@ fn import_copies_servers_once_or_follows_the_client() {
         text.starts_with("# mine\n") && !text.contains("theirs") && !text.contains("sources.svc"),
         "{text}"
     );
-    assert!(ok(&home, &here, &["import", "claude-code"]).contains("nothing"));
+    assert!(ok(&home, &here, &["import", "claude"]).contains("nothing"));
     drop(d);
     home.write("config.toml", "[sources]\nimport = [\"claude-code\"]\n[sources.known]\ncommand = \"ours\"\nenabled = false\n");
     let d = Daemon::with(|plan| plan.home(&home));

@@ -437,7 +437,13 @@ fn end_key(task: &Task) -> String {
 }
 
 fn describe_end(task: &Task, instance: &str) -> String {
-    let mut text = format!("Task {} for {instance} is {}.", task.task_id, task.status.as_str());
+    let how = match task.status {
+        TaskStatus::Failed | TaskStatus::Expired => "has",
+        TaskStatus::Cancelled => "was",
+        TaskStatus::Pending | TaskStatus::Active | TaskStatus::Done => "is",
+    };
+    let (id, status) = (&task.task_id, task.status.as_str());
+    let mut text = format!("Task {id} for {instance} {how} {status}.");
     if let Some(error) = &task.report.error {
         write!(text, "\nError: {error}").expect("writing to a string does not fail");
     }

@@ -118,7 +118,7 @@ mod tests {
         let inbox = services.team.take_messages(&caller, peer.as_str(), page).await.unwrap();
         let texts: Vec<&str> = inbox.items.iter().map(|message| &*message.text).collect();
         let expected =
-            format!("Task {task} for slow is expired.\nError: nobody began it within 30 days");
+            format!("Task {task} for slow has expired.\nError: nobody began it within 30 days");
         assert_eq!(texts, [expected]);
     }
 

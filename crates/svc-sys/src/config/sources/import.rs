@@ -12,6 +12,7 @@ use svc_install::{
     document::{ConfigDocument, DocumentError, FileFormat},
     entries::{command_of, is_our_server, url_of},
 };
+use svc_model::backend_names;
 
 use super::{super::Env, FoundSource, SourceDocument};
 use crate::{bounded_file, config::DEFAULT_LISTEN};
@@ -114,9 +115,10 @@ impl FromStr for ImportedClient {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let name = backend_names(text.trim()).0;
         Self::ALL
             .into_iter()
-            .find(|client| client.as_str() == text.trim())
+            .find(|client| client.as_str() == name)
             .ok_or_else(|| format!("`{text}` is none of claude-code, codex, gemini, opencode"))
     }
 }
