@@ -48,6 +48,10 @@ pub(super) struct GlobalFlags {
         help = "The daemon's URL [env: SVC_URL] [default: the socket in the data folder]"
     )]
     pub(super) url: Option<String>,
+    /// Print tables whole: all columns, nothing cut
+    // Beside `--utc`.
+    #[arg(long, global = true, display_order = 1)]
+    pub(super) full: bool,
 }
 
 /// An object of the members that are set.
@@ -69,10 +73,10 @@ pub struct Context {
 impl Context {
     /// Fails if neither a flag nor the environment gives the data folder.
     pub(super) fn new(flags: GlobalFlags) -> Result<Self> {
-        let GlobalFlags { json, utc, color, home, url } = flags;
+        let GlobalFlags { json, utc, full, color, home, url } = flags;
         let env = Env::from_process();
         let paths = Paths::resolve(&env, home.as_deref())?;
-        let screen = Screen::of_process(&env, color, utc);
+        let screen = Screen::of_process(&env, color, utc, full);
         Ok(Self { env, paths, json, screen, url })
     }
 

@@ -32,7 +32,7 @@ const LIST: Listing = Listing {
 const ALL: Listing = Listing {
     items: "messages",
     columns: &[
-        Column::id("MESSAGE", "id"),
+        Column::id("MESSAGE", "id").spare(),
         Column::time("TIME", "timestamp").rank(2),
         Column::name("FROM", "from"),
         Column::name("TO", "to"),

@@ -11,7 +11,7 @@ use svc_model::{ListQuery, SessionFilter, limits};
 
 use super::agent;
 use super::naming::{AdvisedError, peer_found, peer_names};
-use super::output::{self, Column, Listing};
+use super::output::{self, Column, Listing, Screen};
 use super::tools::structured;
 use super::{Context, ExitResult};
 
@@ -152,7 +152,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
                 }
                 found => found?,
             };
-            context.print(&history, || print_history(&history))?;
+            context.print(&history, || print_history(&context.screen, &history))?;
         }
         SessionCommand::Tree => {
             let limit = limits::SESSIONS_MAX;
@@ -266,15 +266,18 @@ pub(super) fn ended(text: &str) -> String {
     format!("{}\n", lines.join("\n"))
 }
 
-fn print_history(history: &Value) -> Result<()> {
+fn print_history(screen: &Screen, history: &Value) -> Result<()> {
+    let room = screen.width.map(|width| usize::from(width).saturating_sub(2));
     for text in output::items(history, "messages") {
         let at = output::cell(text, "at");
         let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));
         let tool = if text["tool"].is_string() { format!(" {tool}") } else { String::new() };
         output::line(&output::visible(&format!("{at} {role}{tool}")))?;
         let words = output::cell(text, "text");
-        let lines: Vec<String> =
-            words.lines().map(|line| format!("  {}", output::visible(line))).collect();
+        let lines: Vec<String> = output::wrapped(&words, room)
+            .lines()
+            .map(|line| format!("  {}", output::visible(line)))
+            .collect();
         output::block(&format!("{}\n", lines.join("\n")))?;
     }
     if let Some(before) = history.get("before").and_then(Value::as_str) {
