@@ -12,8 +12,8 @@ use svc_client::{Client, ClientError, Discovery};
 use svc_install::ClientLocations;
 use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 
-use super::ExitResult;
 use super::output::{self, ColorChoice, Screen};
+use super::{ExitResult, UsageError};
 
 #[derive(Debug, Default, Args)]
 pub(super) struct GlobalFlags {
@@ -82,6 +82,16 @@ impl Context {
 
     pub fn config(&self, flags: &Flags) -> Result<Config> {
         Ok(Config::resolve(self.paths.clone(), &self.env, flags)?)
+    }
+
+    /// Refuses `--url` for a command that is about this machine and asks no daemon elsewhere.
+    pub(super) fn refuse_url(&self, command: &str) -> Result<(), UsageError> {
+        match &self.url {
+            None => Ok(()),
+            Some(url) => Err(UsageError(format!(
+                "--url {url}: `svc {command}` is about the data folder on this machine, which --home names"
+            ))),
+        }
     }
 
     pub(super) fn discovery(&self) -> Result<Discovery> {

@@ -721,6 +721,19 @@ fn silent_command_is_shown_as_active() {
     assert_eq!(only_task(&d)["status"], "done");
 }
 
+/// A flag that a command ignores would make it act on another daemon than the one that was named.
+#[test]
+fn commands_about_this_machine_refuse_a_url() {
+    let mut d = Daemon::start();
+    for command in ["serve", "start", "stop", "restart", "doctor"] {
+        let ran = svc(&d.home, &[command, "--url", "http://127.0.0.1:1"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{command}: {ran:?}");
+        assert!(ran.stderr.contains("--url") && ran.stderr.contains("--home"), "{ran:?}");
+    }
+    svc(&d.home, &["status"]).ok();
+    d.stop();
+}
+
 #[test]
 fn readiness_is_json_with_the_flag() {
     let home = Home::new();
