@@ -89,7 +89,7 @@ pub(super) enum SessionCommand {
     /// Print what was said in a session, the oldest first
     #[command(after_help = "Example:\n  svc session history agent:reviewer:main --limit 20")]
     History {
-        /// Its key, or the name of its peer
+        /// Its key or id, the beginning of either, `latest`, or the name of its peer
         #[arg(value_name = "KEY")]
         key: String,
         /// How many of the last texts, 1 to 500
@@ -147,8 +147,11 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
                 |key: &str| with_object(&format!("/v1/sessions/{}/history", encode(key)), &query);
             let history: Value = match client.get(&path(&key)).await {
                 Err(error) if is_unknown(&error) => {
-                    let peer = peer_of(&client, &key, error).await?;
-                    client.get(&path(&output::cell(&peer, "peer_id"))).await?
+                    let id = match found_session(&client, &key).await? {
+                        Some(id) => id,
+                        None => output::cell(&peer_of(&client, &key, error).await?, "peer_id"),
+                    };
+                    client.get(&path(&id)).await?
                 }
                 found => found?,
             };
@@ -207,6 +210,15 @@ async fn name_sessions(client: &Client, page: &mut Value) {
 
 fn is_unknown(error: &ClientError) -> bool {
     error.status() == Some(StatusCode::NOT_FOUND)
+}
+
+/// The id of the session that `named` begins, or that it means as `latest`.
+async fn found_session(client: &Client, named: &str) -> Result<Option<String>, ClientError> {
+    match client.get::<Value>(&format!("/v1/sessions/{}", encode(named))).await {
+        Ok(session) => Ok(Some(output::cell(&session, "session_id"))),
+        Err(error) if is_unknown(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The participant of a name that no session has. `unknown` is the error for the session.
