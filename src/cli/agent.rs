@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{ClientError, with_object};
+use svc_client::{ClientError, encode, with_object};
 use svc_sys::private_file;
 use svc_wire::host_protocol::{HistoryQuery, SendMode, StopAgent};
 
@@ -158,8 +158,50 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult 
         Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
             via_hosts(context, command, error).await
         }
+        Err(error) => Err(of_attended(context, command.agent(), error).await),
         done => done,
     }
+}
+
+impl AgentCommand {
+    /// The agent that the command names.
+    fn agent(&self) -> Option<&str> {
+        match self {
+            Self::Start(_) | Self::List(_) => None,
+            Self::Status { agent }
+            | Self::Send { agent, .. }
+            | Self::Answer { agent, .. }
+            | Self::Interrupt { agent }
+            | Self::Stop { agent, .. }
+            | Self::History { agent, .. }
+            | Self::Watch { agent, .. }
+            | Self::Attach { agent } => Some(agent),
+        }
+    }
+}
+
+/// The error for a name in `svc agent list` that is no agent of svc: names the commands for
+/// sessions that people opened. Any other error stays as it is.
+async fn of_attended(context: &Context, named: Option<&str>, error: Error) -> Error {
+    let is_missing = |error: &ClientError| {
+        error.problem().is_some_and(|problem| problem.detail.starts_with("there is no agent"))
+    };
+    let error = match error.downcast::<ClientError>() {
+        Ok(error) if is_missing(&error) => error,
+        Ok(error) => return error.into(),
+        Err(error) => return error,
+    };
+    let (Some(named), Ok(client)) = (named, context.client()) else { return error.into() };
+    let peer: Option<Value> = client.get(&format!("/v1/peers/{}", encode(named))).await.ok();
+    if !peer.as_ref().is_some_and(agent_list::is_attended) {
+        return error.into();
+    }
+    let named = output::visible(named);
+    let advice = format!(
+        "it is attended: a session that a person opened, and that svc does not run; `svc peer show {named}` and `svc session \
+         history {named}` show it, `svc tell {named} TEXT` writes to it"
+    );
+    AdvisedError::new(error, &advice).into()
 }
 
 async fn via_hosts(context: &Context, command: AgentCommand, away: Error) -> ExitResult {

@@ -188,7 +188,7 @@ pub(super) fn is_hosted(peer: &Value) -> bool {
 }
 
 /// Whether a participant is an attended session, or a program that registered itself.
-fn is_attended(peer: &Value) -> bool {
+pub(super) fn is_attended(peer: &Value) -> bool {
     !is_hosted(peer) && peer["role"] != "human"
 }
 

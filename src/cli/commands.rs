@@ -355,6 +355,17 @@ pub(super) fn dispatch(cli: Cli) -> ExitResult {
         return Ok(ExitCode::SUCCESS);
     }
     let context = Context::new(global)?;
+    let local = match &command {
+        Command::Serve(_) => Some("serve"),
+        Command::Start(_) => Some("start"),
+        Command::Stop { .. } => Some("stop"),
+        Command::Restart(_) => Some("restart"),
+        Command::Doctor => Some("doctor"),
+        _ => None,
+    };
+    if let Some(name) = local {
+        context.refuse_url(name)?;
+    }
     match command {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {

@@ -12,8 +12,8 @@ use svc_client::{Client, ClientError, Discovery};
 use svc_install::ClientLocations;
 use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 
-use super::ExitResult;
 use super::output::{self, ColorChoice, Screen};
+use super::{ExitResult, UsageError};
 
 #[derive(Debug, Default, Args)]
 pub(super) struct GlobalFlags {
@@ -48,6 +48,10 @@ pub(super) struct GlobalFlags {
         help = "The daemon's URL [env: SVC_URL] [default: the socket in the data folder]"
     )]
     pub(super) url: Option<String>,
+    /// Print tables whole: all columns, nothing cut
+    // Beside `--utc`.
+    #[arg(long, global = true, display_order = 1)]
+    pub(super) full: bool,
 }
 
 /// An object of the members that are set.
@@ -69,15 +73,25 @@ pub struct Context {
 impl Context {
     /// Fails if neither a flag nor the environment gives the data folder.
     pub(super) fn new(flags: GlobalFlags) -> Result<Self> {
-        let GlobalFlags { json, utc, color, home, url } = flags;
+        let GlobalFlags { json, utc, full, color, home, url } = flags;
         let env = Env::from_process();
         let paths = Paths::resolve(&env, home.as_deref())?;
-        let screen = Screen::of_process(&env, color, utc);
+        let screen = Screen::of_process(&env, color, utc, full);
         Ok(Self { env, paths, json, screen, url })
     }
 
     pub fn config(&self, flags: &Flags) -> Result<Config> {
         Ok(Config::resolve(self.paths.clone(), &self.env, flags)?)
+    }
+
+    /// Refuses `--url` for a command that is about this machine and asks no daemon elsewhere.
+    pub(super) fn refuse_url(&self, command: &str) -> Result<(), UsageError> {
+        match &self.url {
+            None => Ok(()),
+            Some(url) => Err(UsageError(format!(
+                "--url {url}: `svc {command}` is about the data folder on this machine, which --home names"
+            ))),
+        }
     }
 
     pub(super) fn discovery(&self) -> Result<Discovery> {

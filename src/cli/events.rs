@@ -194,7 +194,7 @@ impl TerminalFeed {
             let time =
                 clock(&Screen { color: false, ..*screen }, text(item, "at").unwrap_or_default());
             let room = usize::from(width).saturating_sub(time.chars().count() + 2);
-            let sentence = output::cut(sentence, room);
+            let sentence = if screen.full { sentence } else { output::cut(sentence, room) };
             let sentence = if screen.color { style.paint(&sentence) } else { sentence };
             return format!("{at}  {sentence}");
         }

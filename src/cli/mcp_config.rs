@@ -37,7 +37,8 @@ pub(super) struct McpConfigArgs {
     /// present one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Write the token to this file, mode 0600 [default: a new one in the data folder]
+    /// Write the token to this file, mode 0600: a new one, or that of an earlier token [default: a
+    /// new one in the data folder]
     #[arg(long, value_name = "FILE", conflicts_with = "http")]
     token_file: Option<PathBuf>,
     /// Print a URL with the token, for a client that starts no programs
@@ -78,6 +79,9 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> ExitResult {
     }
     if let Some(path) = &args.write {
         refuse_foreign(path, &args.name)?;
+    }
+    if let Some(path) = &args.token_file {
+        refuse_other_than_token(path)?;
     }
     let client = context.client()?;
     let given = args.cwd.as_deref().unwrap_or(Path::new("."));
@@ -210,6 +214,34 @@ fn refuse_foreign(path: &Path, name: &str) -> Result<()> {
     )
 }
 
+/// Largest file of a token, in bytes.
+const MAX_TOKEN: u64 = 4096;
+
+/// Refuses to overwrite a file that is no token of an earlier session. Checked before the token is
+/// minted, so that a refusal leaves no token behind.
+fn refuse_other_than_token(path: &Path) -> Result<()> {
+    let is_token = match bounded_file::read_text(path, MAX_TOKEN) {
+        Ok(None) => true,
+        Ok(Some(text)) => is_session_token(text.trim()),
+        // A pipe, a device, no text, or a file larger than any token.
+        Err(_) => false,
+    };
+    if is_token {
+        return Ok(());
+    }
+    bail!(
+        "{} holds something else than a session's token and is left as it is; --token-file names a new file, or one of an \
+         earlier `svc mcp-config`",
+        path.display()
+    )
+}
+
+fn is_session_token(text: &str) -> bool {
+    text.strip_prefix("svc_").is_some_and(|digits| {
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +256,26 @@ mod tests {
         let named = url_server("http://h:1", Some("T"), "tok");
         assert_eq!(named["headers"]["Authorization"], "Bearer ${T}");
         assert!(!named.to_string().contains("tok\""));
+    }
+
+    #[test]
+    fn only_a_token_is_overwritten_by_a_token() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        refuse_other_than_token(&path).expect("does not exist");
+        let cases = [
+            (format!("svc_{}\n", "0a".repeat(32)), true),
+            ("SQLite format 3\0".to_owned(), false),
+            (String::new(), false),
+            ("svc_".to_owned(), false),
+            ("svc_0a\nsvc_0b\n".to_owned(), false),
+        ];
+        for (text, fine) in cases {
+            fs::write(&path, &text).expect("writes");
+            assert_eq!(refuse_other_than_token(&path).is_ok(), fine, "{text:?}");
+        }
+        fs::write(&path, [0xff, 0xfe]).expect("writes");
+        refuse_other_than_token(&path).expect_err("is no text");
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::io::Read as _;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{Client, encode, with_object, with_query};
-use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
+use svc_model::{LATEST, ListQuery, MessageFilter, PageQuery, PeerId};
 
 use super::context::members;
 use super::naming::{all_items, message_found, peer_found, peer_names};
@@ -32,7 +32,7 @@ const LIST: Listing = Listing {
 const ALL: Listing = Listing {
     items: "messages",
     columns: &[
-        Column::id("MESSAGE", "id"),
+        Column::id("MESSAGE", "id").spare(),
         Column::time("TIME", "timestamp").rank(2),
         Column::name("FROM", "from"),
         Column::name("TO", "to"),
@@ -168,10 +168,23 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             context.print_line(&answer, &line)
         }
         MessageCommand::Show { id } => {
+            let id = identified(&client, id).await?;
             let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
             let message: Value = message_found(&client, &id, message).await?;
             show(context, &client, &message).await
         }
+    }
+}
+
+/// The id that an argument names: `latest` is the newest message of the list.
+async fn identified(client: &Client, id: String) -> Result<String> {
+    if id != LATEST {
+        return Ok(id);
+    }
+    let page: Value = client.get("/v1/messages?limit=1").await?;
+    match output::items(&page, "messages") {
+        [message, ..] => Ok(output::cell(message, "id")),
+        [] => bail!("{}", ALL.empty),
     }
 }
 

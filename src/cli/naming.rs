@@ -1,5 +1,6 @@
 //! Errors for a name that matches nothing or several things, with similar names or candidates.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use anyhow::Result;
@@ -12,7 +13,7 @@ use super::output::{self, cell, items, visible};
 
 /// Most similar names and most candidates in an error.
 const NEAR: usize = 3;
-const CANDIDATES: usize = 20;
+const CANDIDATES: usize = 8;
 
 /// An error of the daemon with advice. Its text may have several lines and is sanitised.
 #[derive(Debug, thiserror::Error)]
@@ -81,11 +82,19 @@ pub(super) async fn peer_found<T>(
     };
     let peers = items(&page, "peers");
     if is_ambiguous_error {
-        let rows = peers.iter().filter(|peer| is_named(peer, "peer_id", name)).map(|peer| {
-            let words = ["peer_id", "display_name", "status", "backend", "path"];
-            words.map(|key| cell(peer, key)).join("  ")
+        let mut named: Vec<&Value> =
+            peers.iter().filter(|peer| is_named(peer, "peer_id", name)).collect();
+        named.sort_by_cached_key(|peer| {
+            (peer["status"] == "offline", Reverse(cell(peer, "registered_at")))
         });
-        return Err(choice(error, name, "peer", &rows.collect::<Vec<_>>()).into());
+        let rows = named.iter().map(|peer| {
+            let words = ["peer_id", "display_name", "status", "backend", "path"];
+            let words = words.map(|key| cell(peer, key)).join("  ");
+            format!("{words}  since {}", cell(peer, "registered_at"))
+        });
+        let mut error = choice(error, name, "peer", &rows.collect::<Vec<_>>());
+        error.text.push_str(&successors(peers, &named));
+        return Err(error.into());
     }
     let near = near(name, peers);
     let advice = match near.split_last() {
@@ -109,10 +118,6 @@ pub(super) async fn message_found<T>(
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    if name == "latest" && error.status() == Some(StatusCode::NOT_FOUND) {
-        let advice = "nobody has written to you yet (`svc inbox` shows what waits for you)";
-        return Err(AdvisedError::new(error, advice).into());
-    }
     if !is_ambiguous_error(&error) {
         return Err(error.into());
     }
@@ -213,9 +218,33 @@ fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> Advis
         text.extend(["\n  ", &visible(row)]);
     }
     if rows.len() > CANDIDATES {
-        text.push_str("\n  …");
+        text.extend(["\n  and ", &(rows.len() - CANDIDATES).to_string(), " more"]);
     }
     AdvisedError { text, source }
+}
+
+/// A line that names who is here of the same client and in the same folder, if all of `named` are
+/// gone: that one may be meant.
+fn successors(peers: &[Value], named: &[&Value]) -> String {
+    fn is_alike(one: &Value, other: &Value) -> bool {
+        !one["path"].is_null()
+            && ["backend", "path", "role"].iter().all(|key| one[*key] == other[*key])
+    }
+    if named.iter().any(|peer| peer["status"] != "offline") {
+        return String::new();
+    }
+    let living = peers.iter().filter(|peer| peer["status"] != "offline");
+    let names: Vec<String> = living
+        .filter(|peer| named.iter().any(|gone| is_alike(gone, peer)))
+        .filter_map(|peer| peer["display_name"].as_str())
+        .take(NEAR)
+        .map(visible)
+        .collect();
+    match names.len() {
+        0 => String::new(),
+        1 => format!("\n{} is here in the same folder", names[0]),
+        _ => format!("\n{} are here in the same folder", names.join(", ")),
+    }
 }
 
 /// Similar names, from the closest kind of match only; living participants first.

@@ -11,7 +11,7 @@ use svc_model::{ListQuery, SessionFilter, limits};
 
 use super::agent;
 use super::naming::{AdvisedError, peer_found, peer_names};
-use super::output::{self, Column, Listing};
+use super::output::{self, Column, Listing, Screen};
 use super::tools::structured;
 use super::{Context, ExitResult};
 
@@ -89,7 +89,7 @@ pub(super) enum SessionCommand {
     /// Print what was said in a session, the oldest first
     #[command(after_help = "Example:\n  svc session history agent:reviewer:main --limit 20")]
     History {
-        /// Its key, or the name of its peer
+        /// Its key or id, the beginning of either, `latest`, or the name of its peer
         #[arg(value_name = "KEY")]
         key: String,
         /// How many of the last texts, 1 to 500
@@ -147,12 +147,15 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
                 |key: &str| with_object(&format!("/v1/sessions/{}/history", encode(key)), &query);
             let history: Value = match client.get(&path(&key)).await {
                 Err(error) if is_unknown(&error) => {
-                    let peer = peer_of(&client, &key, error).await?;
-                    client.get(&path(&output::cell(&peer, "peer_id"))).await?
+                    let id = match found_session(&client, &key).await? {
+                        Some(id) => id,
+                        None => output::cell(&peer_of(&client, &key, error).await?, "peer_id"),
+                    };
+                    client.get(&path(&id)).await?
                 }
                 found => found?,
             };
-            context.print(&history, || print_history(&history))?;
+            context.print(&history, || print_history(&context.screen, &history))?;
         }
         SessionCommand::Tree => {
             let limit = limits::SESSIONS_MAX;
@@ -207,6 +210,15 @@ async fn name_sessions(client: &Client, page: &mut Value) {
 
 fn is_unknown(error: &ClientError) -> bool {
     error.status() == Some(StatusCode::NOT_FOUND)
+}
+
+/// The id of the session that `named` begins, or that it means as `latest`.
+async fn found_session(client: &Client, named: &str) -> Result<Option<String>, ClientError> {
+    match client.get::<Value>(&format!("/v1/sessions/{}", encode(named))).await {
+        Ok(session) => Ok(Some(output::cell(&session, "session_id"))),
+        Err(error) if is_unknown(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The participant of a name that no session has. `unknown` is the error for the session.
@@ -266,7 +278,8 @@ pub(super) fn ended(text: &str) -> String {
     format!("{}\n", lines.join("\n"))
 }
 
-fn print_history(history: &Value) -> Result<()> {
+fn print_history(screen: &Screen, history: &Value) -> Result<()> {
+    let room = screen.width.map(|width| usize::from(width).saturating_sub(2));
     let texts = output::items(history, "messages");
     if texts.is_empty() {
         output::line("nothing was said there; --tools includes calls of tools")?;
@@ -277,8 +290,10 @@ fn print_history(history: &Value) -> Result<()> {
         let tool = if text["tool"].is_string() { format!(" {tool}") } else { String::new() };
         output::line(&output::visible(&format!("{at} {role}{tool}")))?;
         let words = output::cell(text, "text");
-        let lines: Vec<String> =
-            words.lines().map(|line| format!("  {}", output::visible(line))).collect();
+        let lines: Vec<String> = output::wrapped(&words, room)
+            .lines()
+            .map(|line| format!("  {}", output::visible(line)))
+            .collect();
         output::block(&format!("{}\n", lines.join("\n")))?;
     }
     if let Some(before) = history.get("before").and_then(Value::as_str) {

@@ -17,10 +17,10 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, Discovery};
+use svc_client::{Client, ClientError, Discovery, FollowItem, Follower, with_query};
 use svc_host::runner::{
-    EventSender, LeftoverSpool, OutputFrame, Run, RunNotice, RunObserver, RunReport, RunnerChild,
-    SendOutcome, Signals, SpoolHeader, TaskDocument,
+    EventSender, LeftoverSpool, Run, RunNotice, RunObserver, RunReport, RunnerChild, SendOutcome,
+    Signals, SpoolHeader, TaskDocument,
 };
 use svc_model::FrameKind;
 use svc_sys::server_process::find_program;
@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::context::members;
+use super::events::note;
 use super::{Context, ExitResult, UsageError, exit, output, terminal};
 
 pub(super) const EXAMPLES: &str = "\
@@ -42,13 +43,16 @@ if it cannot be started, in which case there is no task, or one that failed if i
 start itself showed it).
 
 The command keeps running when the daemon goes away: its output waits in a file under the data folder and is sent when \
-the daemon is back. `svc task cancel` ends the command.
+the daemon is back. If the daemon is away at the command's end, svc waits for 60 s, or for as many seconds as \
+SVC_TASK_RUN_PATIENCE_SECONDS says, or until Ctrl-C; then it prints the command that sends the rest later. \
+`svc task cancel` ends the command.
 
-With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
+With --json the events of the task are printed as `svc task watch --json` prints them, and not the output. The command \
+has no terminal to read from.";
 
 /// How long to retry at the end while the daemon is away, unless `SVC_TASK_RUN_PATIENCE_SECONDS`
-/// says otherwise.
-const TIMEOUT: Duration = Duration::from_hours(1);
+/// says otherwise. A person or a script waits for the command's exit code.
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest title from a command line, in characters.
 const TITLE: usize = 200;
 const CANNOT_START: u8 = 127;
@@ -85,7 +89,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
         (false, true) => PrintMode::Quiet,
         (false, false) => PrintMode::Announced,
     };
-    let printer = Arc::new(RunPrinter::new(mode));
+    let printer = Arc::new(RunPrinter::new(mode, discovery.clone()));
     let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
     let has_key = args.idempotency_key.is_some();
     if has_key {
@@ -237,10 +241,16 @@ async fn ask_daemon(
     }
 }
 
+/// An event of a task's stream as `--json` prints it.
+pub(super) fn event_document(id: Option<u64>, kind: &str, data: &Value) -> Value {
+    json!({ "id": id, "kind": kind, "data": data })
+}
+
 /// Prints a run. After an output was closed it is not written to again.
 #[derive(Debug)]
 struct RunPrinter {
     mode: PrintMode,
+    discovery: Discovery,
     stdout: Mutex<Option<Stdout>>,
     stderr: Mutex<Option<Stderr>>,
     muted: CancellationToken,
@@ -251,26 +261,38 @@ enum PrintMode {
     /// The command's output, and the task's id on standard error.
     Announced,
     Quiet,
-    /// Events, one per line.
+    /// The task's events as the daemon has them, one per line.
     Json,
 }
 
 impl RunPrinter {
-    pub(super) fn new(mode: PrintMode) -> Self {
+    fn new(mode: PrintMode, discovery: Discovery) -> Self {
         Self {
             mode,
+            discovery,
             stdout: Mutex::new(Some(tokio::io::stdout())),
             stderr: Mutex::new(Some(tokio::io::stderr())),
             muted: CancellationToken::new(),
         }
     }
 
-    async fn json(&self, kind: &str, data: impl serde::Serialize) {
-        if self.mode == PrintMode::Json {
-            let line = json!({ "kind": kind, "data": data }).to_string();
-            let line = format!("{}\n", terminal::json(&line));
+    /// Prints the events of the task, to its end.
+    async fn follow(&self, task: &TaskDocument) -> Result<()> {
+        let path = with_query("/v1/biam/subscribe", &[("task_id", Some(task.id()))]);
+        let mut follower = Follower::new(self.discovery.clone(), path).patient();
+        while let Some(item) = follower.next().await? {
+            let FollowItem::Event { id, kind, data } = item else {
+                note(&item);
+                continue;
+            };
+            let document = event_document(id, &kind, &serde_json::from_str(&data)?);
+            let line = format!("{}\n", terminal::json(&document.to_string()));
             self.copy(&self.stdout, line.as_bytes()).await;
+            if kind == "terminal" {
+                break;
+            }
         }
+        Ok(())
     }
 
     /// Writes the bytes unchanged, and waits until they are written.
@@ -309,15 +331,11 @@ impl RunObserver for RunPrinter {
         if self.mode == PrintMode::Announced {
             output::note(&format!("svc: task {}", task.id()));
         }
-        self.json("task", &task.0).await;
-    }
-
-    async fn frame_recorded(&self, frame: &OutputFrame) {
-        self.json("frame", frame).await;
-    }
-
-    async fn ended(&self, end: &Value) {
-        self.json("terminal", end).await;
+        if self.mode == PrintMode::Json
+            && let Err(error) = self.follow(task).await
+        {
+            output::note(&format!("svc: the task's events cannot be followed: {error}"));
+        }
     }
 
     fn mute(&self) {
@@ -335,6 +353,10 @@ fn sentence(notice: RunNotice) -> String {
             let problem = problem.unwrap_or_else(|| "the daemon is away".to_owned());
             format!("{problem}; the output is kept until the daemon accepts it")
         }
+        RunNotice::WaitsAtEnd { exit, max_wait } => format!(
+            "the command {exit}; svc waits for the daemon for up to {} s, Ctrl-C leaves the rest in its file",
+            max_wait.as_secs()
+        ),
         RunNotice::DaemonBack => "the daemon is back".to_owned(),
         RunNotice::TaskRefused { problem } => {
             format!(
@@ -366,13 +388,14 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     if new {
         header.create["idempotency_key"] = json!(format!("{}-new", header.run));
     }
+    let discovery = context.discovery()?;
     let sender = EventSender {
-        discovery: context.discovery()?,
+        discovery: discovery.clone(),
         create: header.create,
         reader,
         max_wait: max_wait(context, RESEND_TIMEOUT)?,
         accept_begun: true,
-        observer: Arc::new(RunPrinter::new(PrintMode::Quiet)),
+        observer: Arc::new(RunPrinter::new(PrintMode::Quiet, discovery)),
     };
     let (outcome, task) = sender.run_to_end(written).await;
     match outcome {

@@ -176,7 +176,7 @@ fn show(screen: &Screen, tool: &Value) -> Result<()> {
         .filter(|key| tool.get(key).is_some())
         .map(|key| (key, output::cell(tool, key)))
         .collect();
-    output::fields(&fields)?;
+    output::wrapped_fields(screen, &fields)?;
     output::line("")?;
     let schema = &tool["input_schema"];
     let required = output::items(schema, "required");
@@ -275,7 +275,8 @@ fn print_answer(context: &Context, answer: &Value) -> ExitResult {
         let text = document.get("error").map_or_else(|| texts(result), failure);
         output::notes(&format!("error: {text}"));
     } else {
-        output::block(&structured.map_or_else(|| format!("{}\n", texts(result)), readable))?;
+        let words = |object: &Value| readable(object, context.screen.width);
+        output::block(&structured.map_or_else(|| format!("{}\n", texts(result)), words))?;
     }
     Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -305,31 +306,37 @@ fn texts(result: &Value) -> String {
     blocks.collect::<Vec<_>>().join("\n")
 }
 
-/// An object for people: a line for each member; members of a member follow, indented.
-fn readable(value: &Value) -> String {
-    fn put(text: &mut String, indent: usize, label: &str, value: &Value) {
+/// An object for people: a line for each member; members of a member follow, indented. Lines are
+/// wrapped at the width of the screen.
+fn readable(value: &Value, width: Option<u16>) -> String {
+    fn put(text: &mut String, indent: usize, label: &str, value: &Value, width: Option<u16>) {
         let margin = " ".repeat(indent);
+        let room = width.map(|width| usize::from(width).saturating_sub(indent + 2));
         let mut line = |rest: &str| {
-            let rest = format!("{label}{rest}");
-            text.extend([&*margin, rest.trim_end(), "\n"]);
+            let rest = output::wrapped(format!("{label}{rest}").trim_end(), room);
+            // Further lines are indented like a text of several lines.
+            let rest = rest.replace('\n', &format!("\n{margin}  "));
+            text.extend([&*margin, &rest, "\n"]);
         };
         match value {
             Value::Object(members) if !members.is_empty() => {
                 line("");
                 for (key, value) in members {
-                    put(text, indent + 2, &format!("{}: ", output::visible(key)), value);
+                    put(text, indent + 2, &format!("{}: ", output::visible(key)), value, width);
                 }
             }
             Value::Array(items) if !items.is_empty() => {
                 line("");
                 for item in items {
-                    put(text, indent + 2, "- ", item);
+                    put(text, indent + 2, "- ", item, width);
                 }
             }
             Value::String(words) if words.contains('\n') => {
                 line("");
                 for part in words.lines() {
-                    text.extend([&*margin, "  ", &output::visible(part), "\n"]);
+                    let part = output::wrapped(&output::visible(part), room);
+                    let part = part.replace('\n', &format!("\n{margin}  "));
+                    text.extend([&*margin, "  ", &part, "\n"]);
                 }
             }
             Value::Array(_) => line("none"),
@@ -340,10 +347,10 @@ fn readable(value: &Value) -> String {
     match value.as_object() {
         Some(members) => {
             for (key, value) in members {
-                put(&mut text, 0, &format!("{}: ", output::visible(key)), value);
+                put(&mut text, 0, &format!("{}: ", output::visible(key)), value, width);
             }
         }
-        None => put(&mut text, 0, "", value),
+        None => put(&mut text, 0, "", value, width),
     }
     text
 }
@@ -502,7 +509,10 @@ mod tests {
         });
         let expected = "\
             frames:\n  -\n    line: a␛[1m\nnone: none\ntask:\n  n: 1\n  status: done\ntext:\n  a\n  b\n";
-        assert_eq!(readable(&value), expected);
+        assert_eq!(readable(&value, None), expected);
+        let long = json!({ "tools": [{ "purpose": "sends a message to a peer" }], "text": "one two\nthree" });
+        let expected = "text:\n  one two\n  three\ntools:\n  -\n    purpose: sends a\n      message to a peer\n";
+        assert_eq!(readable(&long, Some(24)), expected);
     }
 
     #[test]

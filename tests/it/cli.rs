@@ -372,6 +372,42 @@ fn end_of_a_command_is_sent_when_the_daemon_is_back() {
     assert_eq!(lines(&d, &text(&task, "task_id"), "stdout"), ["before", "after"]);
 }
 
+/// Without the notice a command that has ended looks like one that hangs.
+#[test]
+fn run_says_that_it_waits_for_the_daemon() {
+    let mut d = Daemon::start();
+    let gate = d.home.user().join("gate");
+    let script = format!("echo up; until [ -e {} ]; do sleep 0.02; done; exit 3", gate.display());
+    let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", &script]));
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
+    d.kill9();
+    fs::write(&gate, "").unwrap();
+    let told = "the command ended with exit code 3; svc waits for the daemon for up to 60 s";
+    eventually(SOON, || running.said().contains(told));
+    running.signal(Signal::INT);
+    let ran = running.wait(SOON);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("`svc task resend "), "{ran:?}");
+}
+
+#[test]
+fn run_prints_the_events_that_watch_prints_under_json() {
+    let d = Daemon::start();
+    let script = "echo one; echo two; exit 3";
+    let ran = svc(&d.home, &["task", "run", "--json", "--", "sh", "-c", script]);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    let task = text(&only_task(&d), "task_id");
+    let watched = svc(&d.home, &["task", "watch", &task, "--json"]);
+    let events = |ran: &Ran| -> Vec<Value> {
+        ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let (printed, watched) = (events(&ran), events(&watched));
+    assert_eq!(printed, watched);
+    let kinds: Vec<&Value> = printed.iter().map(|event| &event["kind"]).collect();
+    assert_eq!(kinds, ["task", "task", "frame", "frame", "terminal"]);
+    assert_eq!(printed[4]["data"]["task_id"], json!(task), "the end is the task");
+}
+
 #[test]
 fn cancel_kills_the_command_and_its_children() {
     let d = Daemon::start();
@@ -750,6 +786,19 @@ fn silent_command_is_shown_as_active() {
     eventually(SOON, || only_task(&d)["status"] != "pending");
     running.wait(SOON).ok();
     assert_eq!(only_task(&d)["status"], "done");
+}
+
+/// A flag that a command ignores would make it act on another daemon than the one that was named.
+#[test]
+fn commands_about_this_machine_refuse_a_url() {
+    let mut d = Daemon::start();
+    for command in ["serve", "start", "stop", "restart", "doctor"] {
+        let ran = svc(&d.home, &[command, "--url", "http://127.0.0.1:1"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{command}: {ran:?}");
+        assert!(ran.stderr.contains("--url") && ran.stderr.contains("--home"), "{ran:?}");
+    }
+    svc(&d.home, &["status"]).ok();
+    d.stop();
 }
 
 #[test]

@@ -79,6 +79,50 @@ fn narrow_screen_shows_sender_receiver_and_owner() {
 }
 
 #[test]
+fn session_and_message_are_named_in_every_way() {
+    let d = Daemon::start();
+    let session = "8cc9c970-9a6b-4a6b-8f4e-b43996ebb001";
+    let own = json!({ "display_name": "claude-code@web", "backend": "claude-code", "session_id": session });
+    register(&d, &own);
+    let start = json!({ "session_id": session, "cwd": "/work" });
+    let params = json!({ "name": "start_session", "arguments": start });
+    d.post("/mcp", &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }))
+        .ok(200);
+    let none = svc(&d.home, &["message", "show", "latest"]);
+    assert!(none.code == Some(1) && none.stderr.contains("no messages"), "{none:?}");
+    svc(&d.home, &["tell", "claude-code@web", "main is frozen"]).ok();
+    for name in [session, "8cc9c970", "latest", "agent:claude:8cc9c970", "claude-code@web"] {
+        let ran = svc(&d.home, &["session", "history", name]);
+        assert!(ran.ok().contains("main is frozen"), "{name}: {ran:?}");
+    }
+    let latest = svc(&d.home, &["message", "show", "latest", "--json"]).json();
+    assert_eq!(latest["text"], "main is frozen", "also if it is to another");
+}
+
+/// `svc agent list` shows it, so the other commands must not deny that it exists.
+#[test]
+fn commands_for_agents_name_those_for_attended_sessions() {
+    let d = Daemon::start();
+    register(&d, &json!({ "display_name": "codex@api", "backend": "codex", "session_id": "s-1" }));
+    for args in [
+        &["agent", "status", "codex@api"][..],
+        &["agent", "history", "codex@api"],
+        &["agent", "send", "codex@api", "hi"],
+        &["agent", "stop", "codex@api"],
+    ] {
+        let ran = svc(&d.home, args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+        for words in
+            ["attended", "svc peer show codex@api", "history codex@api", "svc tell codex@api"]
+        {
+            assert!(ran.stderr.contains(words), "{args:?}: {words}: {ran:?}");
+        }
+    }
+    let nobody = svc(&d.home, &["agent", "status", "nobody"]);
+    assert!(nobody.code == Some(1) && !nobody.stderr.contains("attended"), "{nobody:?}");
+}
+
+#[test]
 fn work_for_a_peer_that_takes_none_suggests_tell() {
     let d = Daemon::start();
     register(&d, &json!({ "display_name": "codex@api", "backend": "codex", "session_id": "s-1" }));

@@ -272,6 +272,40 @@ fn uninstall_leaves_an_empty_home_empty() {
     }
 }
 
+/// The data folder was removed first, or is another one.
+#[test]
+fn uninstall_without_the_record_restores_what_only_svc_changed() {
+    let person = Person::with_clients();
+    let before = person.files();
+    person.svc(&["install", "--allow-tools"]).ok();
+    assert!(person.read(CLAUDE).contains("mcp__svc__peer_list"), "it is allowed");
+    fs::remove_dir_all(person.path(".local/share/svc")).expect("is there");
+    let ran = person.svc(&["uninstall"]);
+    assert!(ran.ok().contains("no record"), "{ran:?}");
+    assert_eq!(person.files(), before, "byte for byte, and no copies");
+    for folder in [".config/opencode/plugin", ".gemini/policies"] {
+        assert!(!person.path(folder).exists(), "{folder}");
+    }
+    assert!(person.svc(&["uninstall"]).ok().contains("nothing to do"));
+
+    person.svc(&["install", "--allow-tools"]).ok();
+    fs::remove_dir_all(person.path(".local/share/svc")).expect("is there");
+    for (name, old, new) in
+        [(CLAUDE, "\"opus\"", "\"sonnet\""), (GEMINI, "gemini-api-key", "other")]
+    {
+        person.write(name, &person.read(name).replace(old, new));
+    }
+    let ran = person.svc(&["uninstall"]);
+    for name in [CLAUDE, GEMINI] {
+        let copy = format!("{name}.svc-backup");
+        assert!(person.path(&copy).exists() && ran.ok().contains(&copy), "{ran:?}");
+    }
+    let say = json!([{ "hooks": [{ "type": "command", "command": "say done" }] }]);
+    assert_eq!(person.json(CLAUDE), json!({ "model": "sonnet", "hooks": { "Stop": say } }));
+    let auth = json!({ "auth": { "selectedType": "other" } });
+    assert_eq!(person.json(GEMINI), json!({ "security": auth }));
+}
+
 #[test]
 fn scope_that_nothing_asks_for_is_refused() {
     let person = Person::with_clients();

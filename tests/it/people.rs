@@ -157,6 +157,34 @@ fn living_peer_wins_a_name_and_two_are_ambiguous() {
 }
 
 #[test]
+fn name_of_several_that_are_gone_lists_the_latest_first() {
+    let d = Daemon::start();
+    let member = |name: &str, session: &str| {
+        let body = json!({
+            "display_name": name, "backend": "codex", "session_id": session, "path": "/repo/app",
+        });
+        let id = text(&register(&d, &body), "peer_id");
+        let offline = json!({ "status": "offline" });
+        d.post(&format!("/v1/peers/{id}/heartbeat"), &offline).ok(200);
+        id
+    };
+    let gone: Vec<String> = (0..10).map(|n| member("codex@app", &format!("s-{n}"))).collect();
+    let detail = text(&problem(&d.get("/v1/peers/codex@app"), 422, "invalid_request"), "detail");
+    assert!(detail.contains(&gone[9]) && !detail.contains(&gone[0]), "{detail}");
+    let tell = || {
+        let ran = svc(&d.home, &["tell", "codex@app", "hi"]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.stderr
+    };
+    let told = tell();
+    assert!(told.find(&gone[9]) < told.find(&gone[8]) && !told.contains(&gone[1]), "{told}");
+    assert!(told.contains("  since 20") && told.ends_with("and 2 more\n"), "{told}");
+    let here = member("codex@app-2", "s-10");
+    d.post(&format!("/v1/peers/{here}/heartbeat"), &json!({ "status": "online" })).ok(200);
+    assert!(tell().ends_with("codex@app-2 is here in the same folder\n"));
+}
+
+#[test]
 fn name_gives_no_access_to_messages_or_hidden_sessions() {
     let d = Daemon::start();
     let ann = peer(&d, "s-1");

@@ -53,7 +53,7 @@ fn lists_fit_the_screen_and_a_pipe_gets_everything() {
     let d = Daemon::start();
     let (_, bob, asked) = team(&d);
     for args in LISTS {
-        for columns in [100, 60] {
+        for columns in [100, 60, 40] {
             let ran = with(&d.home, &[("COLUMNS", &columns.to_string())], args);
             for line in ran.ok().lines() {
                 assert!(line.chars().count() <= columns, "{args:?} at {columns}: {line}");
@@ -70,11 +70,28 @@ fn lists_fit_the_screen_and_a_pipe_gets_everything() {
     assert!(shown.stdout.contains(&asked[..14]), "a short id: {shown:?}");
     assert!(svc(&d.home, &["message", "list"]).stdout.contains(&asked));
     assert!(svc(&d.home, &["peer", "list"]).stdout.contains(&bob));
+    let narrow = [("COLUMNS", "40")];
+    let full = with(&d.home, &narrow, &["message", "list", "--full"]);
+    assert!(full.ok().contains(&asked) && !full.stdout.contains('…'), "{full:?}");
+    assert!(full.stdout.contains("TYPE"), "all columns: {full:?}");
     let now = ["now", " s ago"];
     let relative = with(&d.home, &screen, &["peer", "list"]);
     assert!(now.iter().any(|word| relative.stdout.contains(word)), "{relative:?}");
     let exact = with(&d.home, &[("COLUMNS", "160")], &["peer", "list", "--utc"]);
     assert!(exact.stdout.contains("Z\n") && !exact.stdout.contains("ago"), "{exact:?}");
+}
+
+#[test]
+fn long_texts_are_wrapped_at_the_screen() {
+    let d = Daemon::start();
+    team(&d);
+    for args in [&["tools", "show", "peer_send"][..], &["session", "history", "ann"]] {
+        let ran = with(&d.home, &[("COLUMNS", "80")], args);
+        for line in ran.ok().lines() {
+            assert!(line.chars().count() <= 80, "{args:?}: {line}");
+        }
+        assert!(ran.stdout.lines().count() >= 3, "{args:?}: {ran:?}");
+    }
 }
 
 #[test]

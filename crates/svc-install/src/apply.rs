@@ -1,6 +1,6 @@
 //! Installs into one file and uninstalls from it: reads, edits and replaces the file, and records
 //! the changes in `installed.json` in the data folder. Without that record `svc uninstall` still
-//! finds svc's entries, but does not know what they replaced.
+//! finds svc's entries and guesses what they replaced.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -139,18 +139,23 @@ impl Installer<'_> {
             self.forget(recorded.as_ref())?;
             return Ok(FileOutcome::Unchanged);
         };
-        let untouched = recorded.as_ref().filter(|entry| entry.after == digest(text));
-        let wanted = match untouched {
-            Some(entry) if entry.created => None,
-            Some(entry) => match text_before(entry) {
+        let format = format_of(path);
+        let copy = file::copy_of(&file.real);
+        // Only for a file that the record does not have; the record names the copies of others.
+        let mut copied = None;
+        let wanted = match &recorded {
+            Some(entry) if entry.after == digest(text) && entry.created => None,
+            Some(entry) if entry.after == digest(text) => match text_before(entry) {
                 Some(text_before) => Some(text_before),
-                None => without(text, format_of(path), edits, &entry.undo)?,
+                None => without(text, format, edits, &entry.undo)?,
             },
+            Some(entry) => {
+                let text = without(text, format, edits, &entry.undo)?;
+                text.filter(|text| !(entry.created && is_blank(text, format)))
+            }
             None => {
-                let undo = recorded.as_ref().map(|entry| entry.undo.clone()).unwrap_or_default();
-                let text = without(text, format_of(path), edits, &undo)?;
-                let created = recorded.as_ref().is_some_and(|entry| entry.created);
-                text.filter(|text| !(created && is_blank(text, format_of(path))))
+                copied = bounded_file::read_text(&copy, CLIENT_FILE_BYTES).ok().flatten();
+                unrecorded(text, format, edits, copied.as_deref())?
             }
         };
         if wanted.as_deref() == Some(text) {
@@ -165,6 +170,18 @@ impl Installer<'_> {
         match &wanted {
             Some(wanted) => drop(file.replace(wanted, scope)?),
             None => file.remove()?,
+        }
+        if recorded.is_none() {
+            if wanted.is_some() && wanted == copied {
+                std::fs::remove_file(&copy).ok();
+            }
+            if wanted.is_none()
+                && is_own_file(path)
+                && let Some(folder) = file.real.parent()
+            {
+                // The folder stays if other files are in it.
+                drop(std::fs::remove_dir(folder));
+            }
         }
         self.forget(recorded.as_ref())?;
         Ok(outcome)
@@ -260,6 +277,37 @@ fn without(
         }
     }
     Ok(Some(text))
+}
+
+/// The text without the entries of svc, of a file that the record does not have: the copy from
+/// before an installation, if only entries of svc differ from it. `None` if nothing else is left
+/// and there is no copy, as of a file that svc created.
+fn unrecorded(
+    text: &str,
+    format: FileFormat,
+    edits: &[Edit],
+    copy: Option<&str>,
+) -> Result<Option<String>, EditError> {
+    let value = |text: &str| ConfigDocument::parse(format, text).map(|document| document.value());
+    // A file that svc writes whole need not parse.
+    let undo = value(text).map(|document| edit::guess(&document, edits)).unwrap_or_default();
+    let Some(left) = without(text, format, edits, &undo)? else { return Ok(None) };
+    if left == text {
+        return Ok(Some(left));
+    }
+    let rest = value(&left)?;
+    // A copy with entries of svc is that of a later installation.
+    let is_before = |copy: &str| {
+        let Ok(document) = value(copy) else { return false };
+        let own = edit::guess(&document, edits);
+        matches!(without(copy, format, edits, &own), Ok(Some(same)) if same == copy)
+            && edit::without_empty(document, &undo.made) == rest
+    };
+    Ok(match copy {
+        Some(copy) if is_before(copy) => Some(copy.to_owned()),
+        None if is_blank(&left, format) => None,
+        _ => Some(left),
+    })
 }
 
 /// Whether a document has neither members nor comments.
@@ -489,6 +537,46 @@ mod tests {
         assert!(matches!(install(folder.path(), &second), FileOutcome::Changed(_)));
         uninstall(folder.path(), &path, &second.edits);
         assert_eq!(fs::read_to_string(&path).expect("reads"), text);
+    }
+
+    /// The data folder was removed before `svc uninstall`, or is another one.
+    #[test]
+    fn without_the_record_the_copy_is_restored_or_only_entries_go() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("settings.json");
+        let copy = folder.path().join("settings.json.svc-backup");
+        let allow = |tools: &[&str]| Edit::Allow {
+            table: &["permissions", "allow"],
+            tools: tools.iter().map(|tool| format!("mcp__svc__{tool}")).collect(),
+            form: edit::GrantForm::ListItem,
+        };
+        let change = change(&path, vec![server(), hooks(), allow(&["peer_list", "peer_send"])]);
+        // As of `undoable`, which has no names of tools.
+        let edits = [server(), hooks(), allow(&[])];
+        let forget = || fs::remove_file(InstallRecord::path(folder.path())).expect("is there");
+        let before = "{ \"a\": [1,   2], \"mcpServers\": {} }";
+        fs::write(&path, before).expect("writes");
+        install(folder.path(), &change);
+        forget();
+        uninstall(folder.path(), &path, &edits);
+        assert_eq!(fs::read_to_string(&path).expect("reads"), before);
+        assert!(!copy.exists(), "it is restored");
+
+        install(folder.path(), &change);
+        forget();
+        let text = fs::read_to_string(&path).expect("reads").replace("1,   2", "1, 3");
+        fs::write(&path, text).expect("writes");
+        uninstall(folder.path(), &path, &edits);
+        let left = value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
+        assert_eq!(left, json!({ "a": [1, 3] }), "nothing of svc, and no empty list");
+        assert!(copy.exists(), "another program has changed the file since");
+
+        fs::remove_file(&copy).expect("is there");
+        fs::remove_file(&path).expect("is there");
+        install(folder.path(), &change);
+        forget();
+        uninstall(folder.path(), &path, &edits);
+        assert!(!path.exists(), "svc had created it");
     }
 
     #[test]

@@ -215,6 +215,66 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     Ok((document.text(), undo))
 }
 
+/// What the rules of clients for tools of svc begin with.
+const RULES: [&str; 2] = ["mcp__svc__", "svc_"];
+
+/// What undoing these edits takes in a file that the record does not have. Tables and lists that
+/// hold svc's entries count as made by svc, and are removed with them unless they hold others.
+pub(crate) fn guess(document: &Value, edits: &[Edit]) -> UndoInfo {
+    let mut undo = UndoInfo::default();
+    // As if the file had been empty.
+    let mut add = |path: &[&str]| note_made(&Value::Null, path, &mut undo.made);
+    for edit in edits {
+        match edit {
+            Edit::Server { table, .. } => add(table),
+            Edit::Hooks { .. } => {
+                for event in events_of_ours(document) {
+                    add(&[HOOKS, event]);
+                }
+            }
+            Edit::Allow { table, form, .. } => {
+                add(table);
+                undo.allowed.extend(rules_of_ours(document, table, form));
+            }
+            Edit::Trust { .. } | Edit::Take { .. } | Edit::Whole { .. } => {}
+        }
+    }
+    undo
+}
+
+fn rules_of_ours(document: &Value, table: &[&str], form: &GrantForm) -> Vec<String> {
+    let rules = at(document, table);
+    let names: Vec<&String> = match form {
+        GrantForm::ListItem => {
+            let list = rules.and_then(Value::as_array).into_iter().flatten();
+            list.filter_map(|rule| if let Value::String(name) = rule { Some(name) } else { None })
+                .collect()
+        }
+        GrantForm::Key(value) => {
+            let keys = rules.and_then(Value::as_object).into_iter().flatten();
+            keys.filter(|(_, there)| *there == value).map(|(name, _)| name).collect()
+        }
+    };
+    let is_ours = |name: &&String| RULES.iter().any(|begin| name.starts_with(*begin));
+    names.into_iter().filter(is_ours).cloned().collect()
+}
+
+/// The document without those of the tables and lists at `paths` that are empty.
+pub(crate) fn without_empty(mut document: Value, paths: &[Vec<String>]) -> Value {
+    let mut paths: Vec<&Vec<String>> = paths.iter().collect();
+    paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
+    for path in paths {
+        let Some((last, parents)) = path.split_last() else { continue };
+        let parent = parents.iter().try_fold(&mut document, |value, key| value.get_mut(key));
+        if let Some(map) = parent.and_then(Value::as_object_mut)
+            && map.get(last).is_some_and(is_empty)
+        {
+            map.remove(last);
+        }
+    }
+    document
+}
+
 /// The text without the edit, and with what the edit replaced; `None` for a file that svc wrote
 /// whole.
 pub fn undo(

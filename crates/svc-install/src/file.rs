@@ -204,9 +204,7 @@ impl ForeignFile {
 
     /// Copies the text to a file beside the original, with the same mode and owner.
     pub fn back_up(&self, scope: InstallScope) -> Result<PathBuf, FileError> {
-        let mut name = self.real.file_name().unwrap_or_default().to_owned();
-        name.push(".svc-backup");
-        let backup = self.real.with_file_name(name);
+        let backup = copy_of(&self.real);
         let written = self.written_beside(self.text(), scope)?;
         written.persist(&backup).map_err(|error| FileError::Io("backed up", error.error))?;
         Ok(backup)
@@ -252,6 +250,13 @@ impl ForeignFile {
         let bytes = bounded_file::read(&self.real, CLIENT_FILE_BYTES);
         bytes.is_ok_and(|bytes| bytes.as_deref() == self.text.as_deref().map(str::as_bytes))
     }
+}
+
+/// The path of the copy that [`ForeignFile::back_up`] makes of a file that is no link.
+pub fn copy_of(real: &Path) -> PathBuf {
+    let mut name = real.file_name().unwrap_or_default().to_owned();
+    name.push(".svc-backup");
+    real.with_file_name(name)
 }
 
 /// Syncs a folder, so that a power cut loses no file names. Best effort.

@@ -40,7 +40,7 @@ mod tests;
 pub mod trust;
 
 pub use allow::ToolApprovals;
-pub use apply::{ApplyError, FileOutcome, InstallRecord, Installer};
+pub use apply::{ApplyError, FileOutcome, InstallRecord, InstalledFile, Installer};
 pub use client::{
     ClientCommand, ClientLocations, ClientVersion, InstallParts, InstallScope, KnownClient,
 };

@@ -1,7 +1,7 @@
 //! `svc install` and `svc uninstall`: changes the files, and starts, checks or stops the daemon.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
-    InstallRecord, InstallScope, Installer, KnownClient, apply, probe, trust,
+    InstallRecord, InstallScope, InstalledFile, Installer, KnownClient, apply, file::copy_of,
+    probe, trust,
 };
 use svc_model::{HARMLESS_TOOLS, OWN_SCOPES};
 use svc_server::daemon::stays_stopped;
@@ -277,12 +278,38 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
     let changed = results.iter().any(ClientChanges::is_changed);
     let mut notes = Vec::new();
     if changed && !args.dry_run {
+        notes.extend(unrecorded(&results, &recorded));
         notes.push("open sessions keep what they have until they end".to_owned());
         notes.extend(after_uninstall(context, args.no_stop).await);
         notes.extend(scopes_note(context));
     }
     let report = Report { clients: &results, settings: None, notes: &notes, failures: &[] };
     report.print(context, args.dry_run, "removed")
+}
+
+/// Says that the record of an installation is missing, and which copies stay.
+fn unrecorded(results: &[ClientChanges], recorded: &[InstalledFile]) -> Vec<String> {
+    let is_known = |path: &Path| recorded.iter().any(|file| file.path == path);
+    let changed: Vec<&PathBuf> = results
+        .iter()
+        .flat_map(|result| &result.files)
+        .filter(|(path, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))) && !is_known(path))
+        .map(|(path, _)| path)
+        .collect();
+    if changed.is_empty() {
+        return Vec::new();
+    }
+    let mut notes = vec![
+        "this data folder has no record of some of these installations: what is known as svc's was removed, and Codex may \
+         keep trust in hooks that are gone ([hooks.state] in its config.toml)"
+            .to_owned(),
+    ];
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let copies = changed.into_iter().map(|path| copy_of(&real(path)));
+    notes.extend(copies.filter(|copy| copy.exists()).map(|copy| {
+        format!("{} stays, as its file was changed after it was copied; remove it if you do not need it", copy.display())
+    }));
+    notes
 }
 
 fn notes(

@@ -22,6 +22,8 @@ pub(crate) struct Column {
     pub(super) usual: Option<&'static str>,
     /// The column exists only if a row has a value, on a screen and for programs.
     pub(super) is_rare: bool,
+    /// The column is hidden if the rows do not fit although all else that can be is cut or hidden.
+    pub(super) is_spare: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +53,16 @@ const NAME: u16 = 40;
 impl Column {
     pub(crate) const fn text(header: &'static str, field: &'static str) -> Self {
         let kind = ColumnKind::Text;
-        Self { header, field, kind, rank: 0, least: LEAST, usual: None, is_rare: false }
+        Self {
+            header,
+            field,
+            kind,
+            rank: 0,
+            least: LEAST,
+            usual: None,
+            is_rare: false,
+            is_spare: false,
+        }
     }
 
     pub(crate) const fn name(header: &'static str, field: &'static str) -> Self {
@@ -94,6 +105,10 @@ impl Column {
         Self { is_rare: true, ..self }
     }
 
+    pub(crate) const fn spare(self) -> Self {
+        Self { is_spare: true, ..self }
+    }
+
     pub(super) fn value(self, item: &Value) -> Option<String> {
         let value = if self.field.starts_with('/') {
             item.pointer(self.field)
@@ -116,6 +131,11 @@ impl Column {
         }
     }
 
+    /// The part of `width` below which the column is not cut while another may be hidden.
+    pub(super) fn narrowest(self, width: u16) -> u16 {
+        if self.is_flexible() { width.min(LEAST) } else { width }
+    }
+
     /// The value as it is printed: sanitised and on one line.
     pub(super) fn shown(
         self,
@@ -128,10 +148,10 @@ impl Column {
             return terminal::cell(value).into_owned();
         }
         match self.kind {
-            ColumnKind::Id => terminal::cell(&short_id(value, ids)).into_owned(),
+            ColumnKind::Id if !screen.full => terminal::cell(&short_id(value, ids)).into_owned(),
             ColumnKind::Time if !screen.utc => Timestamp::parse(value)
                 .map_or_else(|| terminal::cell(value).into_owned(), |at| relative(at, screen.now)),
-            ColumnKind::Path => short_path(&terminal::cell(value), home),
+            ColumnKind::Path if !screen.full => short_path(&terminal::cell(value), home),
             _ => terminal::cell(value).into_owned(),
         }
     }
@@ -175,7 +195,7 @@ fn short_id(id: &str, digits: usize) -> String {
 
 pub(crate) fn short(screen: &Screen, id: &str) -> String {
     let id = terminal::cell(id);
-    if screen.is_for_people() { short_id(&id, ID_DIGITS) } else { id.into_owned() }
+    if screen.table_width().is_some() { short_id(&id, ID_DIGITS) } else { id.into_owned() }
 }
 
 fn short_path(path: &str, home: Option<&str>) -> String {

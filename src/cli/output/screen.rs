@@ -30,6 +30,8 @@ pub(crate) struct Screen {
     pub(crate) width: Option<u16>,
     pub(crate) color: bool,
     pub(crate) utc: bool,
+    /// Tables keep all columns, whole ids and whole cells, wider than the screen if need be.
+    pub(crate) full: bool,
     pub(crate) now: Timestamp,
     /// Offset of the local time from UTC. Zero if the system does not report it, which it does only
     /// before threads start.
@@ -41,7 +43,7 @@ impl Screen {
     ///
     /// A terminal reports its width. `COLUMNS` is the width where no terminal reports one, so a
     /// pipe with it is laid out as a screen: `watch` sets it for the command that it shows.
-    pub(crate) fn of_process(env: &Env, color: ColorChoice, utc: bool) -> Self {
+    pub(crate) fn of_process(env: &Env, color: ColorChoice, utc: bool, full: bool) -> Self {
         let out = io::stdout();
         let is_terminal = out.is_terminal();
         let told = || rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
@@ -61,11 +63,16 @@ impl Screen {
             ColorChoice::Never => false,
         };
         let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
-        Self { width, color, utc, now: SystemClock.now(), offset }
+        Self { width, color, utc, full, now: SystemClock.now(), offset }
     }
 
     pub(crate) fn is_for_people(&self) -> bool {
         self.width.is_some()
+    }
+
+    /// The width that a table has to fit, if any.
+    pub(crate) fn table_width(&self) -> Option<u16> {
+        self.width.filter(|_| !self.full)
     }
 
     /// A relative time for people, the exact time for a program.
@@ -87,7 +94,7 @@ impl Screen {
     /// Without colours, at noon of 31 March 2026 UTC.
     pub(crate) fn for_tests(width: Option<u16>) -> Self {
         let now = Timestamp::from_millis(1_774_958_400_000);
-        Self { width, color: false, utc: false, now, offset: UtcOffset::UTC }
+        Self { width, color: false, utc: false, full: false, now, offset: UtcOffset::UTC }
     }
 }
 
@@ -214,7 +221,7 @@ mod tests {
     fn clock_shows_local_time() {
         let now = Timestamp::parse("2026-03-31T23:30:00Z").expect("a time");
         let offset = UtcOffset::from_hms(2, 0, 0).expect("an offset");
-        let screen = Screen { width: Some(80), color: false, utc: false, now, offset };
+        let screen = Screen { now, offset, ..Screen::for_tests(Some(80)) };
         assert_eq!(clock(&screen, "2026-03-31T23:29:58.123Z"), "01:29:58");
         assert_eq!(clock(&screen, "2026-03-31T11:29:58.123Z"), "2026-03-31 13:29:58");
         assert_eq!(clock(&screen, "no time"), "no time");

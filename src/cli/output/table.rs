@@ -19,6 +19,8 @@ use crate::cli::context::Context;
 use crate::cli::exit::ExitResult;
 
 const GAP: u16 = 2;
+/// Least width of a cell on a screen that is too narrow for the table.
+const TINY: u16 = 4;
 
 /// Prints a table, or `empty` if it has no rows. A missing value is `None`.
 pub(crate) fn table(
@@ -43,7 +45,9 @@ pub(super) fn layout(
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_truncation_indicator("…");
     let header = |column: &Column| aligned(column, Cell::new(column.header));
-    table.set_header(columns.iter().map(|it| header(it).add_attribute(Attribute::Bold)));
+    let mut head = Row::from(columns.iter().map(|it| header(it).add_attribute(Attribute::Bold)));
+    head.max_height(1);
+    table.set_header(head);
     let digits: Vec<usize> = (0..columns.len())
         .map(|index| id_digits(rows.iter().filter_map(|row| row[index].as_deref())))
         .collect();
@@ -74,14 +78,14 @@ pub(super) fn layout(
         laid_out.set_delimiter('\0');
         laid_out.set_constraint(if hidden.contains(&index) {
             ColumnConstraint::Hidden
-        } else if column.is_flexible() && screen.is_for_people() {
+        } else if column.is_flexible() && screen.table_width().is_some() {
             // The width includes the gap.
             ColumnConstraint::Absolute(Width::Fixed(fitted[index].saturating_add(gap)))
         } else {
             ColumnConstraint::ContentWidth
         });
     }
-    match screen.width {
+    match screen.table_width() {
         Some(width) => {
             table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
@@ -107,19 +111,22 @@ pub(super) fn layout(
 /// column is truncated first, names after all others.
 fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
     let mut fitted = widths.to_vec();
-    let Some(width) = screen.width else { return fitted };
+    let Some(width) = screen.table_width() else { return fitted };
     let shown: Vec<usize> = (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
     let wanted: usize =
         shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
     let mut excess = wanted.saturating_sub(usize::from(width + GAP));
-    // A name shrinks below its own least width only if all other columns are truncated.
-    for (names, floor) in [(false, 0), (true, 0), (true, LEAST)] {
+    // A name shrinks below its own least width only if all other columns are truncated, and any
+    // column below the usual least width only if that is not enough.
+    let passes =
+        [(Some(false), None), (Some(true), None), (Some(true), Some(LEAST)), (None, Some(TINY))];
+    for (names, floor) in passes {
         while excess > 0 {
             let may_be_cut = |index: &&usize| {
                 let column = columns[**index];
                 column.is_flexible()
-                    && (column.kind == ColumnKind::Name) == names
-                    && fitted[**index] > if floor > 0 { floor } else { column.least }
+                    && names.is_none_or(|names| (column.kind == ColumnKind::Name) == names)
+                    && fitted[**index] > floor.unwrap_or(column.least)
             };
             let widest = shown.iter().filter(may_be_cut).max_by_key(|index| fitted[**index]);
             let Some(&widest) = widest else { break };
@@ -131,14 +138,14 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
 }
 
 /// The hidden columns: on a screen those with no value or only the usual one; if the screen is too
-/// narrow, also those with the highest rank.
+/// narrow, also those with the highest rank, and at last those that can be spared.
 fn hidden(
     screen: &Screen,
     columns: &[Column],
     widths: &[u16],
     says_nothing: impl Fn(usize) -> bool,
 ) -> Vec<usize> {
-    let Some(width) = screen.width else { return Vec::new() };
+    let Some(width) = screen.table_width() else { return Vec::new() };
     let mut hidden: Vec<usize> = (0..columns.len())
         .filter(|index| columns[*index].rank > 0 && says_nothing(*index))
         .collect();
@@ -152,9 +159,18 @@ fn hidden(
         if needed <= usize::from(width + GAP) {
             return hidden;
         }
-        let next = shown.into_iter().rev().max_by_key(|index| columns[*index].rank);
-        match next.filter(|index| columns[*index].rank > 0) {
-            Some(index) => hidden.push(index),
+        let next = shown.iter().copied().rev().max_by_key(|index| columns[*index].rank);
+        if let Some(index) = next.filter(|index| columns[*index].rank > 0) {
+            hidden.push(index);
+            continue;
+        }
+        let narrowest: usize = shown
+            .iter()
+            .map(|index| usize::from(columns[*index].narrowest(widths[*index]).saturating_add(GAP)))
+            .sum();
+        let spare = shown.iter().find(|index| columns[**index].is_spare);
+        match spare.filter(|_| narrowest > usize::from(width + GAP)) {
+            Some(index) => hidden.push(*index),
             None => return hidden,
         }
     }
@@ -339,6 +355,42 @@ mod tests {
         let short = [row("ann"), row("operator (you)")];
         let shown = layout(&Screen::for_tests(Some(60)), COLUMNS, &short, None);
         assert!(shown.contains("operator (you)"), "{shown}");
+    }
+
+    #[test]
+    fn full_flag_shows_all_columns_and_whole_cells() {
+        let shown = text(&Screen { full: true, ..Screen::for_tests(Some(40)) });
+        let program = text(&Screen::for_tests(None));
+        for whole in ["peer_01kbpx6v5z7t2a4b6c8d9e0f1g", "the one who does everything", "CIRCLE"] {
+            assert!(shown.contains(whole) && program.contains(whole), "{whole}: {shown}");
+        }
+        assert!(shown.contains("3 min ago") && !shown.contains('…'), "{shown}");
+    }
+
+    #[test]
+    fn messages_fit_any_screen_and_lose_their_ids_last() {
+        const MESSAGES: &[Column] = &[
+            Column::id("MESSAGE", "id").spare(),
+            Column::time("TIME", "timestamp").rank(2),
+            Column::name("FROM", "from"),
+            Column::name("TO", "to"),
+            Column::state("STATE", "state"),
+            Column::text("TEXT", "text"),
+        ];
+        let id = "msg_01kbpx6v5z7t2a4b6c8d9e0f1g";
+        let name = "claude-code@project-of-30-char";
+        let row = [id, "2026-03-31T11:57:00Z", name, name, "undeliverable", "is main green again?"];
+        let rows = [row.map(|cell| Some(cell.to_owned())).to_vec()];
+        for width in 40..140 {
+            let shown = layout(&Screen::for_tests(Some(width)), MESSAGES, &rows, None);
+            let fits = |line: &str| line.chars().count() <= usize::from(width);
+            assert!(shown.lines().all(fits) && shown.lines().count() == 2, "{width}: {shown}");
+            assert!(shown.contains("undeliverable"), "{width}: {shown}");
+        }
+        for (width, has_id) in [(60, false), (80, true)] {
+            let shown = layout(&Screen::for_tests(Some(width)), MESSAGES, &rows, None);
+            assert_eq!(shown.contains("msg_01kbpx6v5z7t"), has_id, "{width}: {shown}");
+        }
     }
 
     #[test]

@@ -27,11 +27,13 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use program::{EventNumbering, ProcessGroup, active, start_failed, terminal, timestamp};
+use program::{
+    EventNumbering, OutputFrame, ProcessGroup, active, start_failed, terminal, timestamp,
+};
 use spool::{Spool, SpoolError, SpoolProgress};
 
 pub(crate) use program::RunExit;
-pub use program::{OutputFrame, RunNotice, RunObserver, RunnerChild, Signals, TaskDocument};
+pub use program::{RunNotice, RunObserver, RunnerChild, Signals, TaskDocument};
 pub use spool::{EventSender, LeftoverSpool, SendOutcome, SpoolHeader};
 
 /// How long a program may take to end after SIGTERM.
@@ -106,7 +108,8 @@ impl<O: RunObserver> Run<O> {
     /// Records the output and the end of the program, and forwards signals and cancel requests to
     /// it.
     ///
-    /// After the program's end, the daemon may be away for up to `max_wait`.
+    /// After the program's end, the daemon may be away for up to `max_wait`; the observer is told
+    /// that the run waits for it.
     pub async fn attend(
         self,
         mut child: RunnerChild,
@@ -122,7 +125,7 @@ impl<O: RunObserver> Run<O> {
         let no_task = CancellationToken::new();
         let sending = tokio::spawn(send(sender, task, progress_seen, no_task.clone()));
         let (mut announced, teller) = (task_seen.clone(), Arc::clone(&observer));
-        let announcing = tokio::spawn(async move {
+        let mut announcing = tokio::spawn(async move {
             if let Some(task) = made(&mut announced).await {
                 teller.task_made(&task).await;
             }
@@ -143,16 +146,28 @@ impl<O: RunObserver> Run<O> {
         let exit = exit.map_err(RunError::Wait)?;
         let mut recorder = recording.await?;
         let end = terminal(exit, cancelled);
-        if let Err(error) = recorder.spool.append(&recorder.numbering.line("terminal", &end)?) {
+        let appended = recorder.spool.append(&recorder.numbering.line("terminal", &end)?);
+        if let Err(error) = &appended {
             observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
         }
-        recorder.publish(true);
+        recorder.publish(Some(exit));
         let outcome = tokio::select! {
             outcome = sending => outcome?,
             never = abandon(&mut signals, &recorder.progress) => match never {},
         };
+        let has_end = match outcome {
+            SendOutcome::Complete => appended.is_ok(),
+            SendOutcome::TaskClosed(_) => true,
+            _ => false,
+        };
+        if has_end {
+            // The observer may still be showing what the daemon has of the task.
+            tokio::select! {
+                shown = &mut announcing => shown?,
+                _ = signals.next() => observer.mute(),
+            }
+        }
         announcing.abort();
-        observer.ended(&end).await;
         let leftover = match outcome {
             SendOutcome::Complete | SendOutcome::NoTask(_) | SendOutcome::TaskClosed(_) => {
                 recorder.spool.discard();
@@ -433,7 +448,7 @@ impl<O: RunObserver> FrameRecorder<O> {
                 lines.extend(self.numbering.line("frame", frame).unwrap_or_default());
             }
             match self.spool.append(&lines) {
-                Ok(()) => self.publish(false),
+                Ok(()) => self.publish(None),
                 // The program continues; one notice is enough.
                 Err(error) if !std::mem::replace(&mut has_failed, true) => {
                     let problem = error.to_string();
@@ -441,17 +456,17 @@ impl<O: RunObserver> FrameRecorder<O> {
                 }
                 Err(_) => {}
             }
-            for frame in batch.drain(..) {
-                self.observer.frame_recorded(&frame).await;
-            }
+            batch.clear();
         }
         self
     }
 
-    /// Tells the sender how many bytes of the spool are written.
-    fn publish(&self, finished: bool) {
+    /// Tells the sender how many bytes of the spool are written, and how the program has ended if
+    /// these are all.
+    fn publish(&self, exit: Option<RunExit>) {
         self.progress.send_modify(|progress| {
-            (progress.written, progress.finished) = (self.spool.written, finished);
+            progress.written = self.spool.written;
+            (progress.finished, progress.exit) = (exit.is_some(), exit);
         });
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::Serialize;
@@ -167,11 +168,11 @@ impl Signals {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct OutputFrame {
-    pub(crate) line: String,
-    pub(crate) kind: FrameKind,
+pub(super) struct OutputFrame {
+    pub(super) line: String,
+    pub(super) kind: FrameKind,
     /// RFC 3339, UTC, with milliseconds.
-    pub(crate) ts: String,
+    pub(super) ts: String,
 }
 
 /// Numbers the events of one run.
@@ -267,6 +268,9 @@ pub enum RunNotice {
         /// The daemon's own error, if it responds.
         problem: Option<String>,
     },
+    /// The program has ended, and the run waits for the daemon, for up to `max_wait`. A signal ends
+    /// the wait and leaves the rest in the spool.
+    WaitsAtEnd { exit: RunExit, max_wait: Duration },
     /// The daemon takes events again, after [`RunNotice::DaemonAway`].
     DaemonBack,
     /// The daemon will never take the rest of this task's events. The program continues.
@@ -285,14 +289,9 @@ pub trait RunObserver: Send + Sync + 'static {
     /// Bytes as the program printed them. The program's pipe is not read while this is pending.
     fn output(&self, pipe: FrameKind, bytes: &[u8]) -> impl Future<Output = ()> + Send;
 
-    /// The daemon has created the task.
+    /// The daemon has created the task. The run goes on meanwhile. At its end it waits for this,
+    /// unless events are left that the daemon did not take.
     fn task_made(&self, task: &TaskDocument) -> impl Future<Output = ()> + Send;
-
-    /// A line of output is in the spool.
-    fn frame_recorded(&self, frame: &OutputFrame) -> impl Future<Output = ()> + Send;
-
-    /// The program has ended and nothing more is sent. `end` is the task's last event.
-    fn ended(&self, end: &Value) -> impl Future<Output = ()> + Send;
 
     /// Stops showing output: after a second signal, a stalled reader must not delay the end.
     fn mute(&self);

@@ -21,7 +21,7 @@ use svc_sys::{private_file, spool};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::program::{RunNotice, RunObserver, TaskDocument};
+use super::program::{RunExit, RunNotice, RunObserver, TaskDocument};
 
 const MAX_EVENTS: usize = 1000;
 /// Most bytes in one request, well below the daemon's limit of 1 MiB.
@@ -213,6 +213,8 @@ pub(super) struct SpoolProgress {
     /// Number of bytes that are completely written.
     pub(super) written: u64,
     pub(super) finished: bool,
+    /// How the program of a run ended; set when the spool is finished.
+    pub(super) exit: Option<RunExit>,
     /// The person does not want to wait for the daemon any longer.
     pub(super) abandoned: bool,
 }
@@ -236,7 +238,7 @@ pub struct EventSender<O> {
     /// The body of the request that creates the task.
     pub create: Value,
     pub reader: SpoolReader,
-    /// How long the daemon may be away after the last event was written.
+    /// How long the daemon may be away, counted from the last event at the earliest.
     pub max_wait: Duration,
     /// Whether the task may have begun already, as when a spool is sent again.
     pub accept_begun: bool,
@@ -256,6 +258,8 @@ impl<O: RunObserver> EventSender<O> {
             progress,
             client: None,
             away_since: None,
+            finished_at: None,
+            told_of_wait: false,
             failures: 0,
             unauthorized: false,
         };
@@ -270,7 +274,7 @@ impl<O: RunObserver> EventSender<O> {
         let (task, made) = watch::channel(None);
         // Kept until the end, as the sender takes its drop for a crash of the run.
         let (_progress, progress) =
-            watch::channel(SpoolProgress { written, finished: true, abandoned: false });
+            watch::channel(SpoolProgress { written, finished: true, ..SpoolProgress::default() });
         let outcome = self.run(task, progress).await;
         let made = made.borrow().clone();
         (outcome, made)
@@ -284,6 +288,9 @@ struct Sending<O> {
     progress: watch::Receiver<SpoolProgress>,
     client: Option<Client>,
     away_since: Option<Instant>,
+    /// When a failure first found the spool finished.
+    finished_at: Option<Instant>,
+    told_of_wait: bool,
     failures: u32,
     /// A token was refused and has been read again once.
     unauthorized: bool,
@@ -390,9 +397,20 @@ impl<O: RunObserver> Sending<O> {
         self.failures = self.failures.saturating_add(1);
         loop {
             let progress = *self.progress.borrow_and_update();
-            let is_late = progress.finished && since.elapsed() >= self.sender.max_wait;
+            if progress.finished {
+                self.finished_at.get_or_insert_with(Instant::now);
+            }
+            let max_wait = self.sender.max_wait;
+            // What the daemon was away for before the end does not shorten the wait at the end.
+            let is_late = self.finished_at.is_some_and(|at| at.max(since).elapsed() >= max_wait);
             if progress.abandoned || is_late {
                 return Err(SendOutcome::GaveUp(error.to_string()));
+            }
+            if let Some(exit) = progress.exit
+                && self.failures > QUIET_FAILURES
+                && !std::mem::replace(&mut self.told_of_wait, true)
+            {
+                self.sender.observer.notice(RunNotice::WaitsAtEnd { exit, max_wait });
             }
             tokio::select! {
                 () = sleep(end.saturating_duration_since(Instant::now())) => return Ok(()),

@@ -2,6 +2,8 @@
 //! caller. Also creates the peers that no client registers: the operator's, hosted agents', and
 //! those of sessions that no hook has registered.
 
+use std::cmp::Reverse;
+
 use svc_model::{
     AccessLevel, Caller, IdReference, LATEST, Message, MessageId, OpenCalls, Peer, PeerId,
     PeerReference, PeerState, PeerStatus, Principal, READ_ALL, Reader, RegisterInput,
@@ -125,6 +127,8 @@ pub(in crate::service) async fn find_peer(
             || text.contains(peer.peer_id.as_str())
             || of_agent.as_ref() == Some(&peer.peer_id)
     });
+    // Of several that are gone, the latest is meant most often.
+    candidates.sort_by_key(|peer| Reverse(peer.registered_at));
     match choose(candidates, |peer| peer) {
         Ok(peer) => Ok(peer.peer_id),
         Err(none) if none.is_empty() => Err(unknown()),
