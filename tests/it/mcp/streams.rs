@@ -5,8 +5,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{
-    Client, LEGACY, Message, SOON, Stream, call_states, finish, given, is_wait_answer, message,
-    modern_body, modern_post, post, request, result, subscribers, tool, wait_for, with_client,
+    Client, LEGACY, SOON, Stream, call_states, finish, given, is_wait_answer, message, modern_body,
+    modern_post, post, request, result, subscribers, tool, wait_for, with_client,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::new_task;
