@@ -78,6 +78,27 @@ fn optional_body_may_be_missing() {
 }
 
 #[test]
+fn body_of_a_route_that_uses_none_is_checked() {
+    let d = Client::start();
+    let (id, task) = (peer(&d, "s-1"), new_task(&d));
+    let routes = [
+        format!("/v1/peers/{id}/heartbeat"),
+        format!("/v1/tasks/{task}/cancel"),
+        "/v1/login_codes".to_owned(),
+    ];
+    for route in &routes {
+        for (body, status) in [("{", 400), ("[]", 422), ("null", 422)] {
+            problem(&d.post_text(route, body), status, "invalid_request");
+        }
+        let plain = d.request("POST", route).header("Content-Type", "text/plain").body("{}");
+        problem(&plain.send(), 415, "unsupported_media_type");
+        problem(&d.request("POST", route).body("{}").send(), 415, "unsupported_media_type");
+    }
+    assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["status"], "pending");
+    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({ "more": 1 })).ok(200);
+}
+
+#[test]
 fn error_names_a_field_of_the_wrong_type() {
     let d = Client::start();
     let id = peer(&d, "s-1");
