@@ -276,7 +276,9 @@ impl Team {
         let read = async |after: Option<i64>, limit| {
             self.core.store.inboxes().list(&peer, after.unwrap_or(0), limit).await
         };
-        Ok(Page::read(page.into(), read, |row: &MessageRow| row.id).await?.map(|row| row.message))
+        let list = check::ListMark::new("inbox", &peer);
+        let page = Page::read(&list, page.into(), read, |row: &MessageRow| row.id).await?;
+        Ok(page.map(|row| row.message))
     }
 
     /// A page of the messages between all peers, the latest first, for callers with [`READ_ALL`].
@@ -290,6 +292,7 @@ impl Team {
             let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
             return Err(Error::Forbidden(why.to_owned()));
         }
+        let list = check::ListMark::new("messages", &filter);
         if let Some(peer) = &filter.peer {
             let id = self.find_peer(caller, peer, ResourceKind::Peer).await?;
             filter.peer = Some(id.as_str().to_owned());
@@ -298,7 +301,7 @@ impl Team {
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages().list(filter, before, characters, limit).await
         };
-        Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
+        Page::read(&list, page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
     #[boxed]

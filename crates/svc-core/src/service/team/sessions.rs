@@ -285,6 +285,7 @@ impl Team {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Session>> {
         let reader = Reader::from_caller(caller);
+        let list = check::ListMark::new("sessions", filter);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = &SessionFilter { project, ..filter.clone() };
         let read = async |before: Option<(i64, String)>, limit| {
@@ -293,7 +294,7 @@ impl Team {
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(page.into(), read, key).await
+        Page::read(&list, page.into(), read, key).await
     }
 
     #[boxed]

@@ -61,6 +61,26 @@ fn a_body_must_say_that_it_is_json() {
 }
 
 #[test]
+fn cursor_is_for_its_own_list_and_filters() {
+    let d = Client::start();
+    for _ in 0..2 {
+        d.post("/v1/tasks", &json!({ "agent": "a" })).ok(201);
+    }
+    let next = |path: &str| text(&d.get(path).ok(200), "next_cursor");
+    let cursor = next("/v1/tasks?limit=1");
+    assert_eq!(d.get(&format!("/v1/tasks?limit=2&cursor={cursor}")).ok(200)["count"], 1);
+    for other in ["sessions?", "hosts?", "requests?", "tools?", "ghap?", "tasks?agent=a&"] {
+        invalid(&d.get(&format!("/v1/{other}cursor={cursor}")), "cursor");
+    }
+    let filtered = next("/v1/tasks?limit=1&agent=a");
+    assert_eq!(d.get(&format!("/v1/tasks?agent=a&cursor={filtered}")).ok(200)["count"], 1);
+    invalid(&d.get(&format!("/v1/tasks?cursor={filtered}")), "cursor");
+    let capitals = cursor.to_uppercase();
+    assert_ne!(capitals, cursor);
+    invalid(&d.get(&format!("/v1/tasks?cursor={capitals}")), "cursor");
+}
+
+#[test]
 fn optional_body_may_be_missing() {
     let d = Client::start();
     let id = peer(&d, "s-1");
