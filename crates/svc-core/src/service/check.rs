@@ -1,8 +1,9 @@
 //! Rules for texts that callers give, one error message each.
 
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
-use svc_model::{is_reserved_name, limits, quote};
+use svc_model::{is_reserved_name, json_is_deeper, limits, quote};
 
 use super::{Error, Result};
 
@@ -54,6 +55,17 @@ pub(super) fn fraction(field: &'static str, share: f64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(field, "must be from 0 to 1"))
+}
+
+/// Refuses an object of free form with more than [`limits::JSON_LEVELS`] levels.
+pub(super) fn levels(field: &'static str, members: Option<&Map<String, Value>>) -> Result<()> {
+    let most = limits::JSON_LEVELS;
+    let mut values = members.into_iter().flat_map(Map::values);
+    if values.any(|value| json_is_deeper(value, most - 1)) {
+        let why = format!("must have at most {most} levels of arrays and objects");
+        return Err(Error::invalid(field, why));
+    }
+    Ok(())
 }
 
 /// Refuses a reserved name for a peer, an agent, a label or a key: others will read it.

@@ -52,6 +52,7 @@ impl Tasks {
         }
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("from", input.from.as_deref())?;
+        check::levels("metadata", input.metadata.as_ref())?;
         let has_key = input.idempotency_key.is_some();
         let (caller, core) = (caller.clone(), self.core.clone());
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {

@@ -61,6 +61,22 @@ fn a_body_must_say_that_it_is_json() {
 }
 
 #[test]
+fn deep_metadata_is_refused_and_the_deepest_can_be_listed() {
+    let d = Client::start();
+    // The object is the first level.
+    let body = |levels: usize| {
+        let (open, close) = ("[".repeat(levels - 1), "]".repeat(levels - 1));
+        format!(r#"{{"metadata":{{"a":{open}{close}}}}}"#)
+    };
+    let made = d.post_text("/v1/tasks", body(64)).ok(201);
+    for levels in [65, 100, 125] {
+        invalid(&d.post_text("/v1/tasks", body(levels)), "metadata");
+    }
+    assert_eq!(page(&d.get("/v1/tasks"), "tasks")[0]["metadata"], made["metadata"]);
+    assert!(!page(&d.get("/v1/events"), "events").is_empty());
+}
+
+#[test]
 fn cursor_is_for_its_own_list_and_filters() {
     let d = Client::start();
     for _ in 0..2 {
