@@ -267,7 +267,10 @@ fn the_character_u0000_is_refused_on_every_route_and_tool() {
         .send();
     assert_eq!(reply.status(), 422, "{reply:?}");
     assert_eq!(reply.json()["id"], json!(7));
-    assert!(reply.json()["error"]["message"].as_str().is_some_and(|it| it.contains("U+0000")));
+    let error = &reply.json()["error"];
+    assert_eq!(error["data"]["field"], json!("params.arguments.content"), "{error}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.contains("U+0000") && message.contains("arguments.content"), "{error}");
 
     // What a program prints is kept, with another character in its place.
     let ran = svc(&d.home, &["task", "run", "--", "printf", "a\\000b"]);

@@ -93,6 +93,7 @@ fn a_repeated_idempotency_key_is_the_same_message() {
     assert!(peek(&d, &other).is_empty());
     let cast = json!({ "text": "to all", "idempotency_key": "k-3" });
     assert_eq!(d.post("/v1/peers/broadcast", &cast).ok(200)["delivered_to"], 2);
+    d.kill_and_restart();
     assert_eq!(d.post("/v1/peers/broadcast", &cast).ok(200)["delivered_to"], 2);
     for (field, value) in [("text", "to some"), ("correlation_id", "c")] {
         let mut other = cast.clone();

@@ -455,3 +455,16 @@ fn the_same_path_on_two_machines_is_two_projects_and_a_remote_is_one() {
         assert!(table.ok().contains("MACHINE") && table.ok().contains("second"), "{table:?}");
     }
 }
+
+#[test]
+fn session_that_begins_with_a_call_is_of_its_tokens_project() {
+    let d = Daemon::start();
+    let (app, other) = (repository(&d.home, "app", ""), repository(&d.home, "other", ""));
+    let ((ann, project), (bob, _)) = (mint(&d, "ann", &app), mint(&d, "bob", &app));
+    let (eve, _) = mint(&d, "eve", &other);
+    for tool in ["increment_tool_count", "reset_tool_count"] {
+        ann.tool(tool, &json!({}));
+        assert!(sees(&ann, "ann") && sees(&bob, "ann") && !sees(&eve, "ann"), "{tool}");
+    }
+    assert_eq!(d.get("/v1/sessions/ann").ok(200)["project"], json!(project));
+}

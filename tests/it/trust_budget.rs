@@ -105,6 +105,27 @@ fn broadcast_budget_is_checked_before_the_first_copy() {
 }
 
 #[test]
+fn session_that_a_call_opens_counts_as_a_row() {
+    let d = Daemon::with(|plan| plan.env("SVC_BUDGET_ROWS", "6"));
+    let agent = d.session("agent");
+    let task = || agent.post("/v1/tasks", &json!({ "title": "t" }));
+    for _ in 0..6 {
+        task().ok(201);
+    }
+    let told = agent.tool("increment_tool_count", &json!({}));
+    assert_eq!(told["structuredContent"]["error"]["reason"], "limit_reached", "{told}");
+    d.get("/v1/sessions/agent").ok(404);
+    // A session that is there costs nothing more.
+    let id = agent.get("/v1/tasks?limit=1").ok(200)["tasks"][0]["task_id"].clone();
+    let id = id.as_str().expect("an id");
+    agent.post(&format!("/v1/tasks/{id}/cancel"), &json!({})).ok(200);
+    for _ in 0..2 {
+        agent.done("increment_tool_count", &json!({}));
+    }
+    refused(&task(), "rows", "");
+}
+
+#[test]
 fn every_rest_list_bounds_its_pages_by_bytes() {
     let d = Daemon::start();
     let large = "x".repeat(900_000);

@@ -1,8 +1,10 @@
-//! Looks at JSON texts and values without building a tree or a text: U+0000, length, and memory.
+//! Looks at JSON texts and values without building a tree or a text: U+0000, length, memory, and
+//! depth.
 
 use std::{borrow::Cow, io};
 
 use serde::Serialize;
+use serde_json::Value;
 
 /// The escape of U+0000. JSON has no other way to write it.
 const ESCAPE: &[u8] = b"\\u0000";
@@ -63,6 +65,17 @@ impl io::Write for CountedBytes {
     }
 }
 
+/// Whether a value has more than `most` levels of arrays and objects. It is the first level itself.
+pub fn json_is_deeper(value: &Value, most: usize) -> bool {
+    match value {
+        Value::Array(items) => most == 0 || items.iter().any(|it| json_is_deeper(it, most - 1)),
+        Value::Object(members) => {
+            most == 0 || members.values().any(|it| json_is_deeper(it, most - 1))
+        }
+        _ => false,
+    }
+}
+
 /// Bytes of an object with members: the first node of its map has room for eleven.
 const OBJECT: usize = 640;
 /// Bytes of one value of a list or of an object. A list that grows has room for twice as many.
@@ -119,6 +132,24 @@ mod tests {
     fn bytes_are_those_of_the_text() {
         let value = serde_json::json!({ "text": "a \"b\"\n\u{1}é", "list": [1, null, true] });
         assert_eq!(json_bytes(&value), value.to_string().len());
+    }
+
+    #[test]
+    fn levels_are_counted_to_the_deepest() {
+        let nested = |levels: usize| -> Value {
+            let text = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+            serde_json::from_str(&text).unwrap()
+        };
+        for (value, levels) in [
+            (serde_json::json!("a"), 0),
+            (serde_json::json!([]), 1),
+            (serde_json::json!([[], { "a": [1] }, 2]), 3),
+            (nested(64), 64),
+            (serde_json::json!({ "a": 1, "b": nested(63) }), 64),
+        ] {
+            assert!(!json_is_deeper(&value, levels), "{value}");
+            assert!(levels == 0 || json_is_deeper(&value, levels - 1), "{value}");
+        }
     }
 
     #[test]

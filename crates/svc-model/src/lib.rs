@@ -82,7 +82,9 @@ pub use instance::{
     AgentInstance, AgentStarter, InstanceStatus, InstanceView, StartAllowance, StartRate,
     StartRefusal, StartSettings, is_instance_name,
 };
-pub use json::{NUL_REFUSED, json_bytes, json_has_nul, json_weight, json_without_nul};
+pub use json::{
+    NUL_REFUSED, json_bytes, json_has_nul, json_is_deeper, json_weight, json_without_nul,
+};
 pub use list::{
     AgentFilter, GhapFilter, GhapSearch, ListQuery, MessageFilter, PageQuery, PeerFilter,
     RequestFilter, SessionFilter, TaskFilter, ToolFilter,

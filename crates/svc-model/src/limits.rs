@@ -14,6 +14,9 @@ pub const JSON_WEIGHT_BYTES: usize = 64 * 1024 * 1024;
 pub const BODY_AT_ONCE_BYTES: usize = 64 * 1024;
 /// Bodies up to this length are not checked against [`JSON_WEIGHT_BYTES`].
 pub const JSON_UNWEIGHED_BYTES: usize = 64 * 1024;
+/// Maximum levels of arrays and objects in a value of free form that is stored. Answers put it into
+/// further levels, and parsers of JSON read about 128 in all.
+pub const JSON_LEVELS: usize = 64;
 /// Maximum `params` of `initialize`, in bytes: a client's name and capabilities.
 pub const MCP_INTRODUCTION_BYTES: usize = 64 * 1024;
 /// Maximum stored bytes of one capability. A larger one is stored without its content.

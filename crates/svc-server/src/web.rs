@@ -232,16 +232,19 @@ pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
         return Err(Problem::new(Code::PayloadTooLarge, TOO_HEAVY));
     }
     if json_has_nul(text) {
-        let value = serde_json::from_str(text).unwrap_or_default();
-        return Err(Problem::invalid(field_with_nul(&value).unwrap_or_default(), NUL_REFUSED));
+        return Err(Problem::invalid(field_with_nul(text).unwrap_or_default(), NUL_REFUSED));
     }
     Ok(text)
 }
 
-/// The path of the first string that contains U+0000, in the form that errors use.
-fn field_with_nul(value: &Value) -> Option<String> {
+/// The path of the first string in this JSON that contains U+0000, in the form that errors use.
+pub(crate) fn field_with_nul(json: &str) -> Option<String> {
+    path_to_nul(&serde_json::from_str(json).unwrap_or_default())
+}
+
+fn path_to_nul(value: &Value) -> Option<String> {
     let below = |name: String, value| {
-        let rest = field_with_nul(value)?;
+        let rest = path_to_nul(value)?;
         let dot = if rest.is_empty() || rest.starts_with('[') { "" } else { "." };
         Some(format!("{name}{dot}{rest}"))
     };

@@ -183,9 +183,14 @@ impl Budget {
         let principal = caller.principal();
         let most = self.bounds.bound(BudgetKind::Rows) / 2;
         let used = tx.upkeep().rows_kept(&principal, most).await?;
-        // The rows that are stored now are not charged, so they are counted before others are.
-        self.lock().rows_before_count.remove(&principal);
+        self.note_uncharged(caller);
         Ok(most.saturating_sub(used))
+    }
+
+    /// Notes that rows of this caller are stored which were not charged: all are counted before the
+    /// next ones.
+    pub(super) fn note_uncharged(&self, caller: &Caller) {
+        self.lock().rows_before_count.remove(&caller.principal());
     }
 
     pub(super) fn levels(&self) -> Vec<(BudgetKind, u64)> {

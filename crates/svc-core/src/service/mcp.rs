@@ -9,7 +9,7 @@ use svc_model::{
 use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
 
-use super::{Page, PageBounds, Result, core::Core};
+use super::{Page, PageBounds, Result, check, core::Core};
 use crate::boxed;
 
 #[derive(Debug, Clone)]
@@ -332,9 +332,9 @@ impl Mcp {
             let before = before.unwrap_or(i64::MAX);
             self.core.store.streams().latest(&reader, before, limit).await
         };
-        let page =
-            Page::read(PageBounds::new(cursor, Some(limit)), read, |row: &(i64, String)| row.0)
-                .await?;
+        let (list, bounds) =
+            (check::ListMark::new("resources", &()), PageBounds::new(cursor, Some(limit)));
+        let page = Page::read(&list, bounds, read, |row: &(i64, String)| row.0).await?;
         Ok(page.map(|(_, name)| name))
     }
 

@@ -12,7 +12,10 @@ use svc_model::{
 };
 use svc_store::{PageSize, RowPage, StoreError};
 
-use super::{Result, check};
+use super::{
+    Result,
+    check::{self, ListMark},
+};
 
 /// Which page of a list: its cursor, and its bounds in rows and in bytes of JSON.
 ///
@@ -145,9 +148,10 @@ impl<T> Page<T> {
         Self { items, next_cursor: None }
     }
 
-    /// Reads a page. `read` gets the key of the cursor and how much to read. `key` makes the
-    /// cursor's key of the page's last row.
+    /// Reads a page of `list`. `read` gets the key of the cursor and how much to read. `key` makes
+    /// the cursor's key of the page's last row.
     pub(super) async fn read<Key, LastKey, Read>(
+        list: &ListMark,
         bounds: PageBounds<'_>,
         read: impl FnOnce(Option<Key>, PageSize) -> Read,
         key: impl FnOnce(&T) -> LastKey,
@@ -157,14 +161,16 @@ impl<T> Page<T> {
         LastKey: Serialize,
         Read: Future<Output = Result<RowPage<T>, StoreError>>,
     {
-        let RowPage { rows, more } = read(check::cursor(bounds.cursor)?, bounds.size()?).await?;
-        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&key(row)));
+        let after = check::cursor(list, bounds.cursor)?;
+        let RowPage { rows, more } = read(after, bounds.size()?).await?;
+        let last = rows.last().filter(|_| more);
+        let next_cursor = last.map(|row| check::make_cursor(list, &key(row)));
         Ok(Self { items: rows, next_cursor })
     }
 
     /// A page of a list that is in memory; the whole list if the query has neither cursor nor
     /// limit.
-    pub fn part_or_all(all: Vec<T>, query: &PageQuery) -> Result<Self>
+    pub fn part_or_all(list: &ListMark, all: Vec<T>, query: &PageQuery) -> Result<Self>
     where
         T: Serialize,
     {
@@ -172,17 +178,18 @@ impl<T> Page<T> {
             return Ok(Self::last(all));
         }
         let size = PageBounds::from(query).size()?;
-        let begin = check::cursor::<usize>(query.cursor.as_deref())?.unwrap_or(0);
+        let begin = check::cursor::<usize>(list, query.cursor.as_deref())?.unwrap_or(0);
         let mut rest = all.into_iter().skip(begin).peekable();
         let items = fill(&mut rest, size);
         let next_cursor =
-            rest.peek().map(|_| check::make_cursor(&begin.saturating_add(items.len())));
+            rest.peek().map(|_| check::make_cursor(list, &begin.saturating_add(items.len())));
         Ok(Self { items, next_cursor })
     }
 
     /// A page of a list that is in memory: the first of the items after the query's cursor. `key`
     /// makes the cursor's key of the page's last item.
     pub fn of_rest<Key: Serialize>(
+        list: &ListMark,
         rest: impl IntoIterator<Item = T>,
         query: &PageQuery,
         key: impl FnOnce(&T) -> Key,
@@ -194,7 +201,8 @@ impl<T> Page<T> {
         let mut rest = rest.into_iter().peekable();
         let items = fill(&mut rest, size);
         let more = rest.peek().is_some();
-        let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&key(last)));
+        let last = items.last().filter(|_| more);
+        let next_cursor = last.map(|last| check::make_cursor(list, &key(last)));
         Ok(Self { items, next_cursor })
     }
 
@@ -225,12 +233,14 @@ mod tests {
     fn page_of_a_list_in_memory_ends_at_its_bounds_in_items_and_in_bytes() {
         let large = "x".repeat(limits::PAGE_BYTES / 2);
         let all = [large.as_str(), "a", "b", &large, &large, "c"];
+        let list = ListMark::new("texts", &());
         let page = |begin: usize, limit: Option<u32>| {
             let query = PageQuery { limit, cursor: None };
-            let page = Page::of_rest(all[begin..].iter().copied(), &query, |last| last.len());
+            let rest = all[begin..].iter().copied();
+            let page = Page::of_rest(&list, rest, &query, |last| last.len());
             page.map(|page| (page.items.len(), page.next_cursor))
         };
-        let cursor = |key: usize| Some(check::make_cursor(&key));
+        let cursor = |key: usize| Some(check::make_cursor(&list, &key));
         assert_eq!(page(0, None).unwrap(), (3, cursor(1)));
         assert_eq!(page(0, Some(2)).unwrap(), (2, cursor(1)));
         assert_eq!(page(3, None).unwrap(), (1, cursor(large.len())));

@@ -324,7 +324,7 @@ mod tests {
         let owner = token.caller.principal().to_string();
         let store = &world.test.store;
         let claimed =
-            store.write(svc_store::job!(|tx| tx.sessions().touch("default", &owner).await));
+            store.write(svc_store::job!(|tx| tx.sessions().touch("default", &owner, None).await));
         claimed.await.unwrap();
         let own = world.call(&bare, "increment_tool_count", json!({})).await;
         assert_eq!(own["tool_count"], 1);

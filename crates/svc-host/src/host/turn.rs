@@ -5,11 +5,11 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
-use svc_model::AgentRequestId;
 use svc_model::agent::{
     AgentEventBody, AgentRequest, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
     RequestOptionKind, TurnEnd, TurnOutcome,
 };
+use svc_model::{AgentRequestId, json_is_deeper, limits};
 use svc_wire::host_protocol::{AnswerAgent, SendAnswer};
 
 use super::backend::{Decision, TurnResult, VendorRequest};
@@ -130,7 +130,8 @@ impl AgentRequests {
             kind: request.kind,
             title: request.title.clone(),
             options: request.options.clone(),
-            tool: request.tool.clone(),
+            // A call that is deeper could be read in no list.
+            tool: request.tool.clone().filter(|it| !json_is_deeper(it, limits::JSON_LEVELS)),
         }));
         self.open.insert(id, UnansweredRequest { request, deadline });
     }

@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 use super::prompt::{
     PromptAnswer, RefusedAnswer, answers_to_all, choices, labels, list, one_line, option, text,
 };
-use crate::agent::{RequestKind, RequestOption, RequestOptionKind};
+use crate::{
+    agent::{RequestKind, RequestOption, RequestOptionKind},
+    json_is_deeper, limits,
+};
 
 // The client's words for its answers, which are the ids of the options.
 const ACCEPT: &str = "accept";
@@ -50,8 +53,11 @@ pub struct CodexPrompt {
 }
 
 impl CodexPrompt {
-    /// `None` for a request that no person answers.
+    /// `None` for a request that no person answers, or that is deeper than what can be shown of it.
     pub fn read(method: &str, params: &Value, takes_decline: bool) -> Option<Self> {
+        if json_is_deeper(params, limits::JSON_LEVELS) {
+            return None;
+        }
         let method = CodexRequest::deserialize(Value::from(method)).ok()?;
         let word = |name: &str| params[name].as_str();
         let id = match (word("itemId"), word("approvalId")) {

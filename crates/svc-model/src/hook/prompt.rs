@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     agent::{RequestKind, RequestOption, RequestOptionKind},
-    limits,
+    json_is_deeper, limits,
 };
 
 /// The tools by which a model asks its person something.
@@ -146,8 +146,11 @@ pub struct ClaudePrompt {
 }
 
 impl ClaudePrompt {
-    /// `None` if the input names no tool.
+    /// `None` if the input names no tool, or is deeper than what can be shown of it.
     pub fn read(payload: &Value) -> Option<Self> {
+        if json_is_deeper(payload, limits::JSON_LEVELS) {
+            return None;
+        }
         let prompt = Self::deserialize(payload).ok()?;
         (!prompt.tool_name.trim().is_empty()).then_some(prompt)
     }
@@ -302,8 +305,11 @@ pub struct OpencodePrompt {
 }
 
 impl OpencodePrompt {
-    /// `None` if the event has no id, or asks for nothing.
+    /// `None` if the event has no id, asks for nothing, or is deeper than what can be shown of it.
     pub fn read(properties: &Value) -> Option<Self> {
+        if json_is_deeper(properties, limits::JSON_LEVELS) {
+            return None;
+        }
         let prompt = Self::deserialize(properties).ok()?;
         (prompt.permission.is_some() || !prompt.questions.is_empty()).then_some(prompt)
     }
@@ -437,6 +443,18 @@ mod tests {
             ("deny", "No"),
         ];
         assert_eq!(names, expected.map(|(id, name)| (id.to_owned(), name.to_owned())));
+    }
+
+    #[test]
+    fn prompt_that_is_too_deep_is_not_read() {
+        let payload = |levels: usize| {
+            let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+            let text = format!(r#"{{"tool_name":"t","tool_input":{{"a":{open}{close}}}}}"#);
+            serde_json::from_str::<Value>(&text).unwrap()
+        };
+        // The payload and its `tool_input` are two levels.
+        assert!(ClaudePrompt::read(&payload(limits::JSON_LEVELS - 2)).is_some());
+        assert!(ClaudePrompt::read(&payload(limits::JSON_LEVELS - 1)).is_none());
     }
 
     #[test]

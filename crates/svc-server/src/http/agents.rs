@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use svc_core::service::{
     Error, Page,
     agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
+    check,
     log::StreamFollower,
     process::RequestSender,
     prompts::{AnswerRequest, PromptOutcome},
@@ -94,7 +95,8 @@ async fn agents(
     let status = list.filter.status;
     let mut agents = app.services.agents.instances(false).await?;
     agents.retain(|view| status.is_none_or(|status| view.status == status));
-    Ok(Json(Page::part_or_all(agents, &list.page)?))
+    let mark = check::ListMark::new("agents", &status);
+    Ok(Json(Page::part_or_all(&mark, agents, &list.page)?))
 }
 
 async fn list(app: App, caller: Caller, list: ListRequest<AgentFilter>) -> PageResult<AgentView> {

@@ -5,7 +5,7 @@ use axum::{
     Router,
     body::Body,
     handler::Handler,
-    response::Response,
+    response::{IntoResponse as _, Response},
     routing::{MethodFilter, MethodRouter, on},
 };
 use futures_util::future::BoxFuture;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use svc_core::service::{Listed, Page};
 use svc_model::{Caller, PageQuery};
 
-use super::App;
+use super::{App, request};
 use crate::web::{ProblemBody, RouteName};
 
 /// A handler that reads much: it waits for its caller's turn, and renders its response within it.
@@ -38,6 +38,28 @@ where
                 Some(caller) => services.read_in_turn(&caller, answer).await,
                 // Without a caller the handler itself returns the error.
                 None => answer.await,
+            }
+        })
+    }
+}
+
+/// A handler that uses no body: one that comes all the same is checked as on other routes.
+#[derive(Debug, Clone)]
+struct WithoutBody<H>(H);
+
+impl<H, T> Handler<T, App> for WithoutBody<H>
+where
+    H: Handler<T, App>,
+    T: 'static,
+{
+    type Future = BoxFuture<'static, Response>;
+
+    fn call(self, request: Request<Body>, app: App) -> Self::Future {
+        Box::pin(async move {
+            let checked = request::without_body(request, &app).await;
+            match checked {
+                Ok(request) => self.0.call(request, app).await,
+                Err(problem) => problem.into_response(),
             }
         })
     }
@@ -82,7 +104,11 @@ impl Api {
         operation: Operation,
         handler: impl Handler<T, App>,
     ) -> Self {
-        self.add(path, MethodFilter::POST, "post", operation, handler)
+        if operation.parts.iter().any(|part| matches!(part, Part::Body(..))) {
+            self.add(path, MethodFilter::POST, "post", operation, handler)
+        } else {
+            self.add(path, MethodFilter::POST, "post", operation, WithoutBody(handler))
+        }
     }
 
     pub(super) fn delete<T: 'static>(

@@ -56,7 +56,11 @@ impl EntryRules {
             Some(RequestSender::Tcp { to, .. }) => Some(to.ip()),
             _ => None,
         };
-        if !is_local && !named.is_some_and(|host| self.is_own_host(host, reached)) {
+        // A header that another name of the target replaces must be good, too.
+        let is_own = |host: &str| self.is_own_host(host, reached);
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let are_own = hosts.all(|host| host.to_str().is_ok_and(is_own));
+        if !is_local && !(are_own && named.is_some_and(is_own)) {
             return forbidden("Host", "see --allowed-host");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -199,13 +203,16 @@ fn is_listed(allowed: &[String], name: &str) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct OwnAuthority(pub(super) String);
 
+/// The host and port that a request is for. Those of an absolute target replace `Host` (RFC 9112
+/// 3.2.2).
 fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut hosts = headers.get_all(header::HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.to_str().ok(),
-        (None, None) => uri.authority().map(Authority::as_str),
-        _ => None,
+    let (first, second) = (hosts.next(), hosts.next());
+    if second.is_some() {
+        return None;
     }
+    let target = uri.authority().map(Authority::as_str);
+    target.or_else(|| first.and_then(|host| host.to_str().ok()))
 }
 
 /// Parses an address in the notation of URLs, where IPv6 is in brackets.
@@ -488,6 +495,31 @@ mod tests {
         let none = EntryRules { page_host: None, ..rules() };
         assert!(!none.is_own_host("svc-0123456789.localhost", None));
         assert!(!none.is_own_host("", None));
+    }
+
+    #[test]
+    fn host_of_an_absolute_target_replaces_the_header() {
+        for (target, host, passes) in [
+            ("/v1/health", Some("localhost"), true),
+            ("/v1/health", None, false),
+            ("http://127.0.0.1:6334/v1/health", None, true),
+            ("http://localhost/v1/health", Some("127.0.0.1"), true),
+            ("http://evil.example/v1/health", Some("127.0.0.1"), false),
+            ("http://evil.example/v1/health", None, false),
+            ("http://localhost/v1/health", Some("evil.example"), false),
+            ("http://user@localhost/v1/health", Some("localhost"), false),
+        ] {
+            let mut request = Request::builder().uri(target);
+            if let Some(host) = host {
+                request = request.header(header::HOST, host);
+            }
+            let request = request.body(()).unwrap();
+            let checked = rules().check_origin(&request);
+            assert_eq!(checked.is_ok(), passes, "{target} {host:?}");
+        }
+        let twice = Request::builder().uri("http://localhost/").header(header::HOST, "localhost");
+        let twice = twice.header(header::HOST, "localhost").body(()).unwrap();
+        assert!(rules().check_origin(&twice).is_err(), "two headers");
     }
 
     #[test]

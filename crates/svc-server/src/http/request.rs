@@ -231,14 +231,36 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
             return Ok(Self(None));
         }
         let (head, body) = request.into_parts();
-        let bytes = read_body(&head, body, app).await?;
-        // A body in chunks shows only when it is read that it is empty, and then has no type.
-        if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Self(None));
-        }
-        web::require_json(&head.headers)?;
-        web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Some).map(Self)
+        read_optional(&head, body, app).await.map(Self)
     }
+}
+
+async fn read_optional<T: DeserializeOwned + Send + 'static>(
+    head: &RequestHead,
+    body: Body,
+    app: &App,
+) -> Result<Option<T>, Problem> {
+    let bytes = read_body(head, body, app).await?;
+    // A body in chunks shows only when it is read that it is empty, and then has no type.
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(None);
+    }
+    web::require_json(&head.headers)?;
+    web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Some)
+}
+
+/// The request without its body, of which no member is used. It must be a JSON object, if there is
+/// one, so that a route may have members later.
+pub(super) async fn without_body(
+    request: Request<Body>,
+    app: &App,
+) -> Result<Request<Body>, Problem> {
+    if request.body().is_end_stream() {
+        return Ok(request);
+    }
+    let (head, body) = request.into_parts();
+    read_optional::<serde::de::IgnoredAny>(&head, body, app).await?;
+    Ok(Request::from_parts(head, Body::empty()))
 }
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {

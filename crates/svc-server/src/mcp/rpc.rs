@@ -19,6 +19,7 @@ use svc_wire::{
     mcp::{Revision, meta},
 };
 
+use crate::web::field_with_nul;
 pub(crate) use svc_wire::json_rpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR};
 
 /// The `error` member of a response, and the HTTP status that goes with it.
@@ -200,7 +201,12 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
         return unreadable(invalid("jsonrpc: must be \"2.0\""));
     }
     if json_has_nul(text) {
-        return unreadable(RpcError::invalid_params(NUL_REFUSED).status(422));
+        let error = match field_with_nul(text) {
+            Some(field) => RpcError::invalid_params(format!("{field}: {NUL_REFUSED}"))
+                .data(json!({ "field": field })),
+            None => RpcError::invalid_params(NUL_REFUSED),
+        };
+        return unreadable(error.status(422));
     }
     let value = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or(Value::Null);
     match (envelope.method, envelope.id) {

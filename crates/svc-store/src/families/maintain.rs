@@ -66,7 +66,7 @@ impl Upkeep<'_> {
                 + (select coalesce(sum(messages), 0) from message_use where holder >= 'to:' and holder < 'to;')
                 + (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'record')
                 + (select coalesce(sum(memories), 0) from search_scope where name = '')
-                + (select count(*) from hook_lost) as "rows!: i64""#
+                + (select count(*) from hook_lost) + (select count(*) from broadcast) as "rows!: i64""#
         );
         Ok(u64::try_from(rows).unwrap_or(0))
     }
@@ -308,6 +308,7 @@ impl UpkeepWrites<'_> {
                 union all select 1 from session join ghap using (session_id) where created_by = ?2
                 union all select 1 from session join memory using (session_id) where created_by = ?2
                 union all select 1 from hook_lost where created_by = ?2
+                union all select 1 from broadcast where sent_by = ?2
                 limit ?4
             )) as "used!: i64""#; sender, name, owner, most);
         Ok(u64::try_from(used).unwrap_or(0))

@@ -13,7 +13,7 @@ use crate::{
     read_query::read_page,
     statement::{
         all_changed, change, direct_row, pool_all, pool_find_value, pool_one, pool_page,
-        pool_values, read_one, select_all, select_one, select_value, select_values,
+        pool_values, read_one, select_all, select_fields, select_one, select_value, select_values,
     },
 };
 
@@ -294,6 +294,84 @@ impl MessageWrites<'_> {
             r#"select to_peer as "to_peer!: PeerId" from message
             where from_peer = ? and to_peer in (select value from json_each(?)) and idempotency_key = ?"#;
             from, receivers, key))
+    }
+
+    /// The fingerprint and, if it is complete, the answer of the broadcast that a principal sent as
+    /// `from` with this key.
+    #[boxed]
+    pub async fn broadcast_of_key(
+        &mut self,
+        sent_by: &str,
+        from: &str,
+        key: &str,
+    ) -> Result<Option<(String, Option<String>)>> {
+        let row = select_fields!(select_one, self.tx,
+            { request_fingerprint: String, answer: Option<String> },
+            "select request_fingerprint, answer from broadcast
+            where sent_by = ? and idempotency_key = ? and from_peer = ?"; sent_by, key, from);
+        Ok(row.map(|row| (row.request_fingerprint, row.answer)))
+    }
+
+    /// The answer of the last complete broadcast of a principal with this key and fingerprint, from
+    /// any of its peers, or from `from`: that peer may be gone.
+    #[boxed]
+    pub async fn broadcast_answer(
+        &mut self,
+        sent_by: &str,
+        from: Option<&str>,
+        (key, fingerprint): (&str, &str),
+    ) -> Result<Option<String>> {
+        let row = select_fields!(select_one, self.tx, { answer: Option<String> },
+            "select answer from broadcast
+            where sent_by = ?1 and idempotency_key = ?2 and request_fingerprint = ?3
+                and (?4 is null or from_peer = ?4) and answer is not null
+            order by at desc limit 1"; sent_by, key, fingerprint, from);
+        Ok(row.and_then(|row| row.answer))
+    }
+
+    /// Notes that a broadcast begins.
+    #[boxed]
+    pub async fn begin_broadcast(
+        &mut self,
+        sent_by: &str,
+        from: &str,
+        (key, fingerprint): (&str, &str),
+    ) -> Result<()> {
+        change!(self.tx,
+            "insert into broadcast (sent_by, idempotency_key, from_peer, request_fingerprint, at) \
+            values (?, ?, ?, ?, ?)"; sent_by, key, from, fingerprint, self.tx.now);
+        Ok(())
+    }
+
+    /// Stores the answer of a broadcast that is complete. Without an answer, forgets the broadcast,
+    /// which may be sent again.
+    #[boxed]
+    pub async fn end_broadcast(
+        &mut self,
+        sent_by: &str,
+        (from, key): (&str, &str),
+        answer: Option<&str>,
+    ) -> Result<()> {
+        if answer.is_some() {
+            change!(self.tx,
+                "update broadcast set answer = ?
+                where sent_by = ? and idempotency_key = ? and from_peer = ?"; answer, sent_by, key, from);
+        } else {
+            change!(self.tx,
+                "delete from broadcast where sent_by = ? and idempotency_key = ? and from_peer = ?";
+                sent_by, key, from);
+        }
+        Ok(())
+    }
+
+    /// Forgets the keys of broadcasts that were sent before `before`, at most `limit`; returns their
+    /// number.
+    #[boxed]
+    pub async fn forget_broadcasts(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
+        Ok(change!(self.tx,
+            "delete from broadcast where (sent_by, idempotency_key, from_peer) in (
+                select sent_by, idempotency_key, from_peer from broadcast where at < ? order by at limit ?
+            )"; before, limit))
     }
 
     /// Records whether the receiver's turn begins with these messages. If so, the turn's final text

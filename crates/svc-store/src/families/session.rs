@@ -100,14 +100,21 @@ impl SessionWrites<'_> {
     }
 
     /// Creates the session if it is missing, and records that it is alive. Reopens an ended
-    /// session.
+    /// session. A session that has no project gets this one.
     #[boxed]
-    pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<()> {
+    pub async fn touch(
+        &mut self,
+        session_id: &str,
+        created_by: &str,
+        project: Option<&str>,
+    ) -> Result<()> {
         change!(self.tx,
-            "insert into session (session_id, source, created_by, started_at, last_seen_at)
-            values (?1, 'startup', ?2, ?3, ?3)
-            on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null";
-            session_id, created_by, self.tx.now);
+            "insert into session (session_id, project, source, created_by, started_at, last_seen_at)
+            values (?1, coalesce(?4, ''), 'startup', ?2, ?3, ?3)
+            on conflict (session_id) do update set
+                project = coalesce(nullif(project, ''), ?4, ''), last_seen_at = ?3, ended_at = null,
+                end_reason = null";
+            session_id, created_by, self.tx.now, project);
         Ok(())
     }
 
@@ -317,11 +324,11 @@ impl SessionReads<'_> {
 }
 
 impl ToolCountWrites<'_> {
-    /// Counts a tool call. Of concurrent calls, exactly one is told that a check-in is due.
+    /// Counts a tool call of a session that exists. Of concurrent calls, exactly one is told that a
+    /// check-in is due.
     #[boxed]
     pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount> {
         let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
-        self.tx.sessions().touch(session_id, &call.created_by).await?;
         if let Some(tool_name) = &call.tool_name {
             self.put_tool_use(session_id, agent_id, tool_name, self.tx.now).await?;
         }
@@ -412,8 +419,12 @@ mod tests {
     use crate::{Store, testing::TestStore};
 
     async fn count(store: &Store, call: ToolCall) -> ToolCallCount {
-        let counted: Result<_> =
-            store.write(job!(|tx| tx.tool_counts().count_call(&call).await)).await;
+        let counted: Result<_> = store
+            .write(job!(|tx| {
+                tx.sessions().touch(&call.session_id, "operator", None).await?;
+                tx.tool_counts().count_call(&call).await
+            }))
+            .await;
         counted.unwrap()
     }
 
@@ -422,8 +433,27 @@ mod tests {
             session_id: session.to_owned(),
             agent_id: agent.to_owned(),
             tool_name: tool.map(str::to_owned),
-            created_by: "operator".to_owned(),
             frequency: Some(10),
+        }
+    }
+
+    #[tokio::test]
+    async fn touch_gives_a_project_to_a_session_without_one() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        for (session, projects, expected) in [
+            ("a", &[Some("/p")][..], Some("/p")),
+            ("b", &[None, Some("/p"), Some("/q"), None], Some("/p")),
+            ("c", &[None, None], None),
+        ] {
+            for &project in projects {
+                let touched: Result<()> = store
+                    .write(job!(|tx| tx.sessions().touch(session, "operator", project).await))
+                    .await;
+                touched.unwrap();
+            }
+            let row = store.sessions().get(session).await.unwrap().unwrap();
+            assert_eq!(row.project.as_deref(), expected, "{session}");
         }
     }
 

@@ -270,14 +270,12 @@ pub type Frequencies = (i64, Vec<(String, i64)>);
 
 #[derive(Debug, Clone)]
 pub struct ToolCall {
-    /// The client's own id of the session. The session is created if it is missing.
+    /// The client's own id of the session.
     pub session_id: String,
     /// The sub-agent; empty for the session itself.
     pub agent_id: String,
     /// The tool, if it has its own counter.
     pub tool_name: Option<String>,
-    /// The caller, recorded if the session is created.
-    pub created_by: String,
     /// Number of calls after which a check-in is due and the count restarts at zero.
     pub frequency: Option<i64>,
 }

@@ -213,7 +213,9 @@ impl Access {
         let read = async |before: Option<String>, limit| {
             self.core.store.tokens().list(before.as_deref(), limit).await
         };
-        let page = Page::read(page.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
+        let list = check::ListMark::new("tokens", &());
+        let key = |row: &TokenRow| row.token_id.clone();
+        let page = Page::read(&list, page.into(), read, key).await?;
         Ok(page.map(TokenInfo::from))
     }
 

@@ -29,7 +29,8 @@ impl Hooks {
         let message = self.team.send_message(caller, to.as_str(), input).await?;
         let delivery = match expected {
             Some(ExpectedDelivery::Wakes) if no_wake => ExpectedDelivery::NextTurn,
-            expected => expected.unwrap_or(ExpectedDelivery::NextTurn),
+            // The receiver was removed after the message that this one repeats.
+            expected => expected.unwrap_or(ExpectedDelivery::Never),
         };
         Ok(SentMessage { message, delivery })
     }

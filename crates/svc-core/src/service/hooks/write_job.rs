@@ -209,7 +209,8 @@ impl HookWriteJob {
         match &effect {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
             SessionEffect::Touch => {
-                tx.sessions().touch(session_id, &self.caller.principal().to_string()).await?;
+                let project = self.project.as_deref().or_else(|| self.caller.project());
+                team::touch_uncharged(tx, &self.caller, project, session_id).await?;
             }
             SessionEffect::End { reason } => {
                 ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;
@@ -224,6 +225,10 @@ impl HookWriteJob {
                 };
                 team::begin(tx, &start).await?;
             }
+        }
+        if known.as_ref().is_none_or(|session| session.ended_at.is_some()) {
+            // No hook is refused for its session's row.
+            self.budget.note_uncharged(&self.caller);
         }
         if let HookTiming::Late { happened_at } = timing {
             // With the present time, the row would be newer than events that happened after this

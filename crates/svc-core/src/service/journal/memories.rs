@@ -21,7 +21,7 @@ use crate::service::{
     Error, ResourceKind, Result, check,
     projects::project_of_write,
     search::confirmation_factor,
-    team::{ActingSession, owns_session, tell},
+    team::{ActingSession, owns_session, tell, touch_session},
 };
 
 const ELSEWHERE: f64 = 0.7;
@@ -78,7 +78,7 @@ impl Journal {
         let budget = self.core.budget.clone();
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             let session_id = &acting.session_id;
-            tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+            touch_session(tx, &budget, &caller, session_id).await?;
             let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
             let memory = Memory {
                 id: MemoryId::new(&ids, tx.now()),
@@ -178,7 +178,7 @@ impl Journal {
         let id = MemoryId::parse(id).ok_or_else(|| {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
-        let caller = caller.clone();
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
             let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
@@ -195,7 +195,7 @@ impl Journal {
             if !tx.memories().delete(&id).await? {
                 return Err(unknown());
             }
-            tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+            touch_session(tx, &budget, &caller, &acting.session_id).await?;
             let data = json!({ "id": id });
             tell(tx, &acting.session_id, "memory.deleted", &data).await?;
             Ok(id)

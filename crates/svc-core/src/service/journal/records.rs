@@ -23,7 +23,7 @@ use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, Result, check,
     projects::project_of_write,
     search,
-    team::{ActingSession, tell},
+    team::{ActingSession, tell, touch_session},
 };
 
 /// A record with its history.
@@ -63,7 +63,7 @@ impl Journal {
         let budget = self.core.budget.clone();
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             let id = &acting.session_id;
-            tx.sessions().touch(id, &caller.principal().to_string()).await?;
+            touch_session(tx, &budget, &caller, id).await?;
             budget.check_rows(tx, &caller, 1).await?;
             if let Some(active) = tx.ghaps().active(id).await? {
                 return Err(Error::ActiveGhap { id: active.id });
@@ -217,12 +217,13 @@ impl Journal {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Ghap>> {
         let reader = Reader::from_caller(caller);
+        let list = check::ListMark::new("ghap", filter);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = GhapFilter { project, ..filter.clone() };
         let read = async |before: Option<GhapId>, limit| {
             self.core.store.ghaps().list(&reader, &filter, before.as_ref(), limit).await
         };
-        Page::read(page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
+        Page::read(&list, page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
     /// The share of confirmed predictions, by client and domain, in the records that the caller may
@@ -314,10 +315,10 @@ impl Journal {
         id: Option<&str>,
     ) -> Result<(Ghap, String)> {
         let orphan = self.one_orphan(caller, &acting, id).await?;
-        let subject = caller.principal().to_string();
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
         let stale = self.core.now().minus(limits::SESSION_STALE);
-        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-            tx.sessions().touch(&acting.session_id, &subject).await?;
+        let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            touch_session(tx, &budget, &caller, &acting.session_id).await?;
             if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
                 return Err(Error::ActiveGhap { id: active.id });
             }
@@ -417,8 +418,9 @@ impl Journal {
         check::text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let budget = self.core.budget.clone();
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+            touch_session(tx, &budget, &caller, &acting.session_id).await?;
             Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
         }));
         write.await

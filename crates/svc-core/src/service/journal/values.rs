@@ -22,7 +22,7 @@ use crate::boxed;
 use crate::service::{
     Error, ResourceKind, Result, check,
     projects::project_of_write,
-    team::{ActingSession, tell},
+    team::{ActingSession, tell, touch_session},
 };
 
 /// A sentence has only a few of the words of its records. At this similarity to their centroid it
@@ -178,9 +178,10 @@ impl Journal {
         }
         let terms = text::terms(&text);
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let budget = self.core.budget.clone();
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             let session_id = &acting.session_id;
-            tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+            touch_session(tx, &budget, &caller, session_id).await?;
             let session = tx.sessions().get(session_id).await?;
             let value = Value {
                 id: ValueId::new(&ids, tx.now()),

@@ -52,6 +52,7 @@ impl Tasks {
         }
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("from", input.from.as_deref())?;
+        check::levels("metadata", input.metadata.as_ref())?;
         let has_key = input.idempotency_key.is_some();
         let (caller, core) = (caller.clone(), self.core.clone());
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
@@ -119,7 +120,8 @@ impl Tasks {
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
-        Ok(Page::read(page.into(), read, key).await?.map(|row| row.task))
+        let list = check::ListMark::new("tasks", filter);
+        Ok(Page::read(&list, page.into(), read, key).await?.map(|row| row.task))
     }
 
     /// Appends a producer's events to a task, and returns the first and the last seq.

@@ -106,6 +106,24 @@ pub(in crate::service) async fn put(
     append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
 }
 
+/// The message that was stored for `to` with the same idempotency key.
+///
+/// # Errors
+/// [`Error::Conflict`] if it is another message.
+pub(super) async fn repeated(
+    tx: &mut WriteTx,
+    from: &str,
+    to: &PeerId,
+    (input, kind): (&NewMessage, MessageType),
+) -> Result<Option<Message>> {
+    let Some(key) = input.idempotency_key.as_deref() else { return Ok(None) };
+    let Some(stored) = tx.messages().by_key(from, to, key).await? else { return Ok(None) };
+    let is_same = stored.text == input.text
+        && stored.kind == kind
+        && stored.correlation_id == input.correlation_id;
+    if is_same { Ok(Some(stored)) } else { Err(other_message(key, &stored)) }
+}
+
 /// Stores a message for `to`, or returns the message that was stored with the same idempotency key.
 ///
 /// # Errors
@@ -119,15 +137,10 @@ pub(in crate::service) async fn deliver(
     terms: DeliveryTerms,
 ) -> Result<Message> {
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
-    let key = input.idempotency_key.as_deref();
-    if let Some(key) = key
-        && let Some(stored) = tx.messages().by_key(from, &to, key).await?
-    {
-        let is_same = stored.text == input.text
-            && stored.kind == kind
-            && stored.correlation_id == input.correlation_id;
-        return if is_same { Ok(stored) } else { Err(other_message(key, &stored)) };
+    if let Some(stored) = repeated(tx, from, &to, (input, kind)).await? {
+        return Ok(stored);
     }
+    let key = input.idempotency_key.as_deref();
     let bound = core.tuning.inbox_max;
     if tx.inboxes().is_full(&to, bound).await? {
         let name =
@@ -400,7 +413,8 @@ pub(in crate::service) async fn give_up(
 const NOBODY_TOOK_IT: &str = "nobody took it in time";
 
 impl Team {
-    /// Expires messages that were not taken within `age`. Spares messages that a reader has leased,
+    /// Expires messages that were not taken within `age`, and forgets the keys of broadcasts of
+    /// before. Spares messages that a reader has leased,
     /// and questions that their receiver has seen.
     #[boxed]
     pub async fn expire_messages(&self, age: Duration) -> Result<()> {
@@ -416,6 +430,15 @@ impl Team {
                     break;
                 }
             }
+        }
+        let limit = limits::SWEPT_ROWS_PER_JOB;
+        let mut forgotten = u64::from(limit);
+        while forgotten == u64::from(limit) {
+            let job = self
+                .core
+                .store
+                .write(job!(|tx| tx.messages().forget_broadcasts(before, limit).await));
+            forgotten = job.await?;
         }
         Ok(())
     }
@@ -446,6 +469,22 @@ mod tests {
     use crate::service::{PageBounds, testing::opened};
 
     const AGE: Duration = Duration::from_hours(720);
+
+    #[tokio::test]
+    async fn key_of_a_broadcast_is_forgotten_with_its_age() {
+        let (test, services) = opened().await;
+        let cast = async |text: &str| {
+            let input = json!({ "text": text, "idempotency_key": "k" });
+            let input = serde_json::from_value(input).unwrap();
+            services.team.broadcast(&Caller::Operator, None, input).await
+        };
+        cast("a").await.unwrap();
+        services.team.expire_messages(AGE).await.unwrap();
+        cast("b").await.unwrap_err();
+        test.clock.advance(AGE + Duration::from_secs(1));
+        services.team.expire_messages(AGE).await.unwrap();
+        cast("b").await.unwrap();
+    }
 
     #[tokio::test]
     async fn a_message_that_nobody_took_for_long_expires_with_a_reason() {

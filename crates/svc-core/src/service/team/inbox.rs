@@ -6,7 +6,9 @@ use std::{
 };
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use svc_model::{
     Caller, Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, NewMessage,
     Peer, PeerId, PeerRole, PeerStatus, READ_ALL,
@@ -21,7 +23,7 @@ use svc_store::{
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of},
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated},
     find::has_ended,
     may_act_for, own_peer,
 };
@@ -68,7 +70,7 @@ pub struct MessageDetail {
 }
 
 /// Whom a broadcast reaches.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BroadcastReach {
     /// How many inboxes took it.
     pub delivered_to: u64,
@@ -79,6 +81,78 @@ pub struct BroadcastReach {
     /// Peers whose inbox is full and did not take it. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_by: Vec<PeerId>,
+}
+
+/// The idempotency key of a broadcast, and what tells its request from another.
+#[derive(Debug, Clone)]
+struct BroadcastKey {
+    sent_by: String,
+    key: String,
+    fingerprint: String,
+}
+
+impl BroadcastKey {
+    /// `None` if the request has no key.
+    fn of(caller: &Caller, circle: Option<&str>, input: &NewMessage) -> Option<Self> {
+        let key = input.idempotency_key.clone()?;
+        let kind = input.kind.unwrap_or(MessageType::Broadcast);
+        let body = json!([circle, kind, input.text, input.correlation_id, input.no_wake]);
+        let fingerprint = hex::encode(Sha256::digest(body.to_string()));
+        Some(Self { sent_by: caller.principal().to_string(), key, fingerprint })
+    }
+
+    fn pair(&self) -> (&str, &str) {
+        (&self.key, &self.fingerprint)
+    }
+
+    /// Notes that the broadcast begins, or returns the answer of the one that was sent with this
+    /// key. Neither notes nor returns anything if an earlier request broke off: the rest of the
+    /// copies are to be stored.
+    async fn begin(
+        &self,
+        tx: &mut WriteTx,
+        (core, caller): (&Core, &Caller),
+        from: &str,
+    ) -> Result<Option<BroadcastReach>> {
+        let known = tx.messages().broadcast_of_key(&self.sent_by, from, &self.key).await?;
+        let Some((fingerprint, answer)) = known else {
+            core.budget.check_rows(tx, caller, 1).await?;
+            tx.messages().begin_broadcast(&self.sent_by, from, self.pair()).await?;
+            return Ok(None);
+        };
+        if fingerprint != self.fingerprint {
+            let key = &self.key;
+            return Err(Error::Conflict(format!(
+                "idempotency_key {key:?} stands for another broadcast"
+            )));
+        }
+        Ok(answer.as_deref().and_then(reach_of))
+    }
+
+    /// The answer of the broadcast that was sent with this key from a peer that is gone.
+    async fn answer(
+        &self,
+        tx: &mut WriteTx,
+        from: Option<&str>,
+    ) -> Result<Option<BroadcastReach>, StoreError> {
+        let answer = tx.messages().broadcast_answer(&self.sent_by, from, self.pair()).await?;
+        Ok(answer.as_deref().and_then(reach_of))
+    }
+
+    /// Stores the answer for repeats. One that nobody took may be sent again.
+    async fn end(
+        &self,
+        tx: &mut WriteTx,
+        from: &str,
+        reach: &BroadcastReach,
+    ) -> Result<(), StoreError> {
+        let answer = (!reach.is_refused()).then(|| json!(reach).to_string());
+        tx.messages().end_broadcast(&self.sent_by, (from, &self.key), answer.as_deref()).await
+    }
+}
+
+fn reach_of(answer: &str) -> Option<BroadcastReach> {
+    serde_json::from_str(answer).ok()
 }
 
 /// Checks that a sender may store a broadcast for all of its receivers. The body of the request
@@ -100,6 +174,11 @@ async fn check_copies(
 }
 
 impl BroadcastReach {
+    /// Whether there are receivers, and nobody took it.
+    fn is_refused(&self) -> bool {
+        self.delivered_to == 0 && !self.refused_by.is_empty()
+    }
+
     fn add(&mut self, took: &[(PeerId, PeerStatus)]) {
         for (_, status) in took {
             self.delivered_to += 1;
@@ -126,7 +205,15 @@ impl Team {
         let (core, caller) = (self.core.clone(), caller.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
-            let receiver = tx.peers().get(&to).await?.ok_or_else(unknown)?;
+            let kind = input.kind.unwrap_or(MessageType::Notification);
+            let Some(receiver) = tx.peers().get(&to).await? else {
+                if input.idempotency_key.is_none() {
+                    return Err(unknown());
+                }
+                // Removed, perhaps after the message that this one repeats.
+                let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                return repeated(tx, &from, &to, (&input, kind)).await?.ok_or_else(unknown);
+            };
             let is_gone = has_ended(tx, &receiver).await?;
             let receiver = receiver.peer;
             let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
@@ -135,7 +222,6 @@ impl Team {
                 let why = "is the sender's own peer: send to another peer";
                 return Err(Error::invalid("to", why));
             }
-            let kind = input.kind.unwrap_or(MessageType::Notification);
             let outgoing = OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
             let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
             if is_gone {
@@ -170,7 +256,8 @@ impl Team {
     ///
     /// Each write job stores [`limits::COPIES_PER_JOB`] copies, so that other writers come between.
     /// After a failure some inboxes have the message and some do not; a repeat with the same
-    /// idempotency key reaches the rest.
+    /// idempotency key reaches the rest. A repeat of a broadcast that is complete gets the answer
+    /// of the first and sends nothing.
     #[boxed]
     pub async fn broadcast(
         &self,
@@ -179,18 +266,34 @@ impl Team {
         input: NewMessage,
     ) -> Result<BroadcastReach> {
         check_message(&input)?;
+        let key = BroadcastKey::of(caller, circle.as_deref(), &input);
         let input = self.with_sender(caller, input).await?;
-        let (limit, has_key) = (limits::COPIES_PER_JOB, input.idempotency_key.is_some());
-        let (circle, input) = (Arc::new(circle), Arc::new(input));
+        let (limit, has_key) = (limits::COPIES_PER_JOB, key.is_some());
+        let (circle, input, key) = (Arc::new(circle), Arc::new(input), Arc::new(key));
         let (mut after, mut text_id): (Option<PeerId>, Option<i64>) = (None, None);
         let mut reach = BroadcastReach::default();
         let mut is_first = true;
         loop {
             let (core, sent_by) = (self.core.clone(), caller.clone());
-            let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
+            let (circle, input, key) = (Arc::clone(&circle), Arc::clone(&input), Arc::clone(&key));
+            let mut so_far = reach.clone();
             let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-                let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
+                let named = input.from_peer.as_deref();
+                let from = match (sender(tx, &sent_by, named).await, &*key) {
+                    (Err(error), Some(key)) if is_first => {
+                        // Its peer was removed, perhaps after the broadcast that this one repeats.
+                        let known = key.answer(tx, named).await?;
+                        return known.map(|reach| (reach, None, None)).ok_or(error);
+                    }
+                    (from, _) => from?,
+                };
                 let circle = circle.as_deref();
+                if is_first
+                    && let Some(key) = &*key
+                    && let Some(reach) = key.begin(tx, (&core, &sent_by), &from).await?
+                {
+                    return Ok((reach, None, None));
+                }
                 if is_first {
                     check_copies(tx, &core, &sent_by, (circle, &from), &input).await?;
                 }
@@ -203,19 +306,21 @@ impl Team {
                 let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
                 let full = deliver_copies(tx, &mut outgoing, receivers).await?;
                 to.retain(|(peer, _)| !full.contains(peer));
-                Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
+                so_far.add(&to);
+                so_far.refused_by.extend(full);
+                if let (Some(key), None) = (&*key, &last) {
+                    key.end(tx, &outgoing.from, &so_far).await?;
+                }
+                Ok::<_, Error>((so_far, outgoing.text_id, last.map(|(peer, _)| peer)))
             }));
-            let (took, full, text, last) =
-                job.await.map_err(|error| error.of_repeatable(has_key))?;
-            reach.add(&took);
-            reach.refused_by.extend(full);
-            (text_id, is_first) = (text, false);
+            let (reached, text, last) = job.await.map_err(|error| error.of_repeatable(has_key))?;
+            (reach, text_id, is_first) = (reached, text, false);
             if last.is_none() {
                 break;
             }
             after = last;
         }
-        if reach.delivered_to == 0 && !reach.refused_by.is_empty() {
+        if reach.is_refused() {
             let bound = self.core.tuning.inbox_max;
             return Err(Error::LimitReached(format!(
                 "every inbox that it was for holds {bound} messages already; their owners free them with peer_ack or `svc \
@@ -276,7 +381,9 @@ impl Team {
         let read = async |after: Option<i64>, limit| {
             self.core.store.inboxes().list(&peer, after.unwrap_or(0), limit).await
         };
-        Ok(Page::read(page.into(), read, |row: &MessageRow| row.id).await?.map(|row| row.message))
+        let list = check::ListMark::new("inbox", &peer);
+        let page = Page::read(&list, page.into(), read, |row: &MessageRow| row.id).await?;
+        Ok(page.map(|row| row.message))
     }
 
     /// A page of the messages between all peers, the latest first, for callers with [`READ_ALL`].
@@ -290,6 +397,7 @@ impl Team {
             let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
             return Err(Error::Forbidden(why.to_owned()));
         }
+        let list = check::ListMark::new("messages", &filter);
         if let Some(peer) = &filter.peer {
             let id = self.find_peer(caller, peer, ResourceKind::Peer).await?;
             filter.peer = Some(id.as_str().to_owned());
@@ -298,7 +406,7 @@ impl Team {
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages().list(filter, before, characters, limit).await
         };
-        Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
+        Page::read(&list, page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
     #[boxed]
@@ -525,7 +633,7 @@ mod tests {
         };
         let others = u64::from(count) - 1;
         assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3));
-        assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3), "a repeat");
+        assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 1), "a repeat");
         let large = "x".repeat(256 * 1024);
         let before = test.store.upkeep().size().await.unwrap();
         assert_eq!(broadcast(&peers[1], None, &large).await, (others, 3));

@@ -36,7 +36,9 @@ pub(super) use find::{
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{create, update};
-pub(super) use sessions::{begin, end, owns_session, remove_sessions};
+pub(super) use sessions::{
+    begin, end, owns_session, remove_sessions, touch_session, touch_uncharged,
+};
 
 #[derive(Debug, Clone)]
 pub struct Team {

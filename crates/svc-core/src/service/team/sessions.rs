@@ -19,7 +19,9 @@ use super::{
     stream_of, tell, visibility_of,
 };
 use crate::boxed;
-use crate::service::{Candidate, Error, Page, PageBounds, ResourceKind, Result, check};
+use crate::service::{
+    Candidate, Error, Page, PageBounds, ResourceKind, Result, budget::Budget, check,
+};
 
 /// Bytes of the shortest beginning of a session's id that names the session.
 const SESSION_PREFIX_MIN: usize = 4;
@@ -156,8 +158,8 @@ impl Team {
             if is_named {
                 claim(tx, &caller, &start.session_id, SessionReference::Call).await?;
             }
-            let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
-            budget.check_rows(tx, &caller, more).await?;
+            let known = tx.sessions().get(&start.session_id).await?;
+            check_open(tx, &budget, &caller, known.as_ref()).await?;
             // Only the operator's start changes the session of operator calls that name none.
             if caller.is_operator() {
                 tx.settings().put(CURRENT, &start.session_id).await?;
@@ -285,6 +287,7 @@ impl Team {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Session>> {
         let reader = Reader::from_caller(caller);
+        let list = check::ListMark::new("sessions", filter);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let client = filter.client.as_deref().map(|client| backend_names(client).0.to_owned());
         let filter = &SessionFilter { project, client, ..filter.clone() };
@@ -294,7 +297,7 @@ impl Team {
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(page.into(), read, key).await
+        Page::read(&list, page.into(), read, key).await
     }
 
     #[boxed]
@@ -316,10 +319,13 @@ impl Team {
     ) -> Result<ToolCallCount> {
         check::key("tool_name", tool_name.as_deref())?;
         let ActingSession { session_id, agent_id } = acting;
-        let created_by = caller.principal().to_string();
-        let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
-        let work = self.core.store.on_behalf_of(caller);
-        Ok(work.write(job!(|tx| tx.tool_counts().count_call(&call).await)).await?)
+        let call = ToolCall { session_id, agent_id, tool_name, frequency };
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            touch_session(tx, &budget, &caller, &call.session_id).await?;
+            Ok::<_, Error>(tx.tool_counts().count_call(&call).await?)
+        }));
+        job.await
     }
 
     /// Tool calls since the last reset.
@@ -331,9 +337,9 @@ impl Team {
 
     #[boxed]
     pub async fn reset_tool_count(&self, caller: &Caller, acting: ActingSession) -> Result<()> {
-        let subject = caller.principal().to_string();
-        let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-            tx.sessions().touch(&acting.session_id, &subject).await?;
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            touch_session(tx, &budget, &caller, &acting.session_id).await?;
             tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
             Ok(())
         }));
@@ -460,6 +466,46 @@ pub(in crate::service) async fn begin(tx: &mut WriteTx, start: &SessionStart) ->
     });
     tell(tx, &start.session_id, "session.started", &data).await?;
     Ok(session)
+}
+
+/// Checks that a caller may have a session open: an open one counts as a row of the caller.
+async fn check_open(
+    tx: &mut WriteTx,
+    budget: &Budget,
+    caller: &Caller,
+    known: Option<&Session>,
+) -> Result<()> {
+    let more = u64::from(known.is_none_or(|session| session.ended_at.is_some()));
+    budget.check_rows(tx, caller, more).await
+}
+
+/// Notes that the session of a call is alive, and opens one that is missing or over.
+pub(in crate::service) async fn touch_session(
+    tx: &mut WriteTx,
+    budget: &Budget,
+    caller: &Caller,
+    session_id: &str,
+) -> Result<()> {
+    let known = tx.sessions().get(session_id).await?;
+    check_open(tx, budget, caller, known.as_ref()).await?;
+    Ok(touch_uncharged(tx, caller, caller.project(), session_id).await?)
+}
+
+/// Like [`touch_session`], for what a hook reports: it is not refused for the row.
+pub(in crate::service) async fn touch_uncharged(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    project: Option<&str>,
+    session_id: &str,
+) -> Result<(), StoreError> {
+    let known = tx.sessions().owner(session_id).await?;
+    tx.sessions().touch(session_id, &caller.principal().to_string(), project).await?;
+    if project.is_some() && known.is_some_and(|row| row.project.is_none()) {
+        // Who may read the session's stream depends on its project.
+        let visibility = visibility_of(tx, session_id).await?;
+        tx.streams().set_visibility(&stream_of(session_id), &visibility).await?;
+    }
+    Ok(())
 }
 
 pub(in crate::service) async fn owns_session(

@@ -61,6 +61,42 @@ fn a_body_must_say_that_it_is_json() {
 }
 
 #[test]
+fn deep_metadata_is_refused_and_the_deepest_can_be_listed() {
+    let d = Client::start();
+    // The object is the first level.
+    let body = |levels: usize| {
+        let (open, close) = ("[".repeat(levels - 1), "]".repeat(levels - 1));
+        format!(r#"{{"metadata":{{"a":{open}{close}}}}}"#)
+    };
+    let made = d.post_text("/v1/tasks", body(64)).ok(201);
+    for levels in [65, 100, 125] {
+        invalid(&d.post_text("/v1/tasks", body(levels)), "metadata");
+    }
+    assert_eq!(page(&d.get("/v1/tasks"), "tasks")[0]["metadata"], made["metadata"]);
+    assert!(!page(&d.get("/v1/events"), "events").is_empty());
+}
+
+#[test]
+fn cursor_is_for_its_own_list_and_filters() {
+    let d = Client::start();
+    for _ in 0..2 {
+        d.post("/v1/tasks", &json!({ "agent": "a" })).ok(201);
+    }
+    let next = |path: &str| text(&d.get(path).ok(200), "next_cursor");
+    let cursor = next("/v1/tasks?limit=1");
+    assert_eq!(d.get(&format!("/v1/tasks?limit=2&cursor={cursor}")).ok(200)["count"], 1);
+    for other in ["sessions?", "hosts?", "requests?", "tools?", "ghap?", "tasks?agent=a&"] {
+        invalid(&d.get(&format!("/v1/{other}cursor={cursor}")), "cursor");
+    }
+    let filtered = next("/v1/tasks?limit=1&agent=a");
+    assert_eq!(d.get(&format!("/v1/tasks?agent=a&cursor={filtered}")).ok(200)["count"], 1);
+    invalid(&d.get(&format!("/v1/tasks?cursor={filtered}")), "cursor");
+    let capitals = cursor.to_uppercase();
+    assert_ne!(capitals, cursor);
+    invalid(&d.get(&format!("/v1/tasks?cursor={capitals}")), "cursor");
+}
+
+#[test]
 fn optional_body_may_be_missing() {
     let d = Client::start();
     let id = peer(&d, "s-1");
@@ -75,6 +111,27 @@ fn optional_body_may_be_missing() {
     };
     chunks(Vec::new()).ok(200);
     problem(&chunks(vec![Ok("{}".into())]), 415, "unsupported_media_type");
+}
+
+#[test]
+fn body_of_a_route_that_uses_none_is_checked() {
+    let d = Client::start();
+    let (id, task) = (peer(&d, "s-1"), new_task(&d));
+    let routes = [
+        format!("/v1/peers/{id}/heartbeat"),
+        format!("/v1/tasks/{task}/cancel"),
+        "/v1/login_codes".to_owned(),
+    ];
+    for route in &routes {
+        for (body, status) in [("{", 400), ("[]", 422), ("null", 422)] {
+            problem(&d.post_text(route, body), status, "invalid_request");
+        }
+        let plain = d.request("POST", route).header("Content-Type", "text/plain").body("{}");
+        problem(&plain.send(), 415, "unsupported_media_type");
+        problem(&d.request("POST", route).body("{}").send(), 415, "unsupported_media_type");
+    }
+    assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["status"], "pending");
+    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({ "more": 1 })).ok(200);
 }
 
 #[test]

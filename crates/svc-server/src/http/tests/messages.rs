@@ -207,16 +207,20 @@ fn full_inbox_refuses_and_drops_nothing() {
     assert_eq!(each(&peek(&d, &to), "id"), [ids[0].clone(), ids[2].clone(), fourth]);
 }
 
-/// A delivery that a full inbox refused is recorded, and a repetition succeeds once the inbox has
-/// capacity.
+/// A delivery that a full inbox refused is recorded. A repetition answers as the first; under
+/// another key the broadcast is another.
 #[test]
-fn broadcast_to_a_full_inbox_is_recorded_and_retryable() {
+fn broadcast_to_a_full_inbox_is_recorded() {
     let d = Client::with(&Tuning { inbox_max: 1, ..Tuning::default() });
     let (full, free) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let waits = send(&d, &full, "first");
-    let body = json!({ "text": "to all", "idempotency_key": "k" });
-    let cast = || d.post("/v1/peers/broadcast", &body).ok(200)["delivered_to"].clone();
-    assert_eq!(cast(), 1);
+    let cast = |key: &str| {
+        let body = json!({ "text": "to all", "idempotency_key": key });
+        d.post("/v1/peers/broadcast", &body).ok(200)
+    };
+    let first = cast("k");
+    assert_eq!(first["delivered_to"], 1);
+    assert_eq!(first["refused_by"], json!([full]));
     assert_eq!(each(&peek(&d, &full), "id"), std::slice::from_ref(&waits));
     assert_eq!(each(&peek(&d, &free), "text"), ["to all"]);
 
@@ -232,9 +236,67 @@ fn broadcast_to_a_full_inbox_is_recorded_and_retryable() {
     assert!(states.iter().all(|state| state["at"].is_string()), "{states:?}");
 
     ack(&d, &full, &[&waits]);
-    assert_eq!(cast(), 2, "one takes it, the other has it");
+    assert_eq!(cast("k"), first);
+    assert!(peek(&d, &full).is_empty());
+    ack(&d, &free, &[&text(&peek(&d, &free)[0], "id")]);
+    assert_eq!(cast("another")["delivered_to"], 2);
     assert_eq!(each(&peek(&d, &full), "text"), ["to all"]);
-    assert_eq!(each(&peek(&d, &free), "text"), ["to all"]);
+    // One that nobody took is sent when there is room.
+    let body = json!({ "text": "again", "idempotency_key": "k-2" });
+    problem(&d.post("/v1/peers/broadcast", &body), 429, "limit_reached");
+    ack(&d, &full, &[&text(&peek(&d, &full)[0], "id")]);
+    assert_eq!(d.post("/v1/peers/broadcast", &body).ok(200)["delivered_to"], 1);
+}
+
+/// A key stands for one broadcast, also if it reached nobody.
+#[test]
+fn repeated_broadcast_gets_the_first_answer_and_reaches_nobody_more() {
+    let d = Client::start();
+    let sender = peer(&d, "s-1");
+    let cast = |body: &Value| d.post("/v1/peers/broadcast", body);
+    let body = json!({
+        "text": "a", "idempotency_key": "k", "from_peer": sender, "circle": "default",
+    });
+    let first = cast(&body).ok(200);
+    assert_eq!(first["delivered_to"], 0);
+    let late = peer(&d, "s-2");
+    assert_eq!(cast(&body).ok(200), first);
+    assert!(peek(&d, &late).is_empty());
+    for (field, value) in
+        [("text", "b"), ("type", "query"), ("correlation_id", "c"), ("circle", "blue")]
+    {
+        let mut other = body.clone();
+        other[field] = json!(value);
+        problem(&cast(&other), 409, "conflict");
+    }
+    let mut other = body.clone();
+    other["idempotency_key"] = json!("k-2");
+    let second = cast(&other).ok(200);
+    assert_eq!(second["delivered_to"], 1);
+    // The sender is gone.
+    d.delete(&format!("/v1/peers/{sender}")).ok(200);
+    assert_eq!(cast(&other).ok(200), second);
+    assert_eq!(peek(&d, &late).len(), 1);
+    other["text"] = json!("b");
+    problem(&cast(&other), 422, "invalid_request");
+}
+
+/// Also after its receiver was removed.
+#[test]
+fn repeated_message_gets_the_first_one() {
+    let d = Client::start();
+    let to = peer(&d, "s-1");
+    let path = format!("/v1/peers/{to}/messages");
+    let body = json!({ "text": "a", "idempotency_key": "k" });
+    let first = d.post(&path, &body).ok(200);
+    d.delete(&format!("/v1/peers/{to}")).ok(200);
+    let again = d.post(&path, &body).ok(200);
+    assert_eq!(again["id"], first["id"]);
+    assert_eq!((&again["state"], &again["delivery"]), (&json!("undeliverable"), &json!("never")));
+    problem(&d.post(&path, &json!({ "text": "b", "idempotency_key": "k" })), 409, "conflict");
+    for unknown in [json!({ "text": "a" }), json!({ "text": "a", "idempotency_key": "k-2" })] {
+        problem(&d.post(&path, &unknown), 404, "not_found");
+    }
 }
 
 #[test]
