@@ -83,6 +83,8 @@ pub const VERDICT_WEEKS: u32 = 104;
 pub const REPLY_BYTES: usize = 256 * 1024;
 /// Maximum result of a task, in bytes. Its stream has the rest.
 pub const TASK_RESULT_BYTES: usize = 256 * 1024;
+/// Maximum line of an agent's output, and maximum text of an entry of its conversation, in bytes.
+pub const AGENT_TEXT_BYTES: usize = 1024 * 1024;
 /// Maximum bytes of an agent's output that a waiting caller gets.
 pub const TASK_CONTENT_BYTES: usize = 5 * 1024 * 1024;
 /// Characters of a result in the notification of the requester.

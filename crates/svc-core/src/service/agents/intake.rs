@@ -251,6 +251,9 @@ async fn append_delta(
             }
         }
         AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
+            if output.ends_turn {
+                return Ok(());
+            }
             if let Some(assigned) = under_way(work) {
                 let is_cut = output.truncated;
                 add_frames(tx, assigned, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
