@@ -137,7 +137,9 @@ pub const SHARED_PROCESS_SESSION: Duration = Duration::from_hours(12);
 pub const WAITING_TITLE_CHARS: usize = 300;
 /// Maximum waiting messages of one inbox. Further ones are rejected; none is dropped.
 pub const INBOX_MAX: u32 = 10_000;
-/// How often the processes of peers and of tasks' runners are checked.
+/// How often the processes of peers are checked: the end of one shows within a second.
+pub const PEER_CHECK: Duration = Duration::from_millis(800);
+/// How often all other processes are checked, such as those of tasks' runners.
 pub const PID_CHECK: Duration = Duration::from_secs(5);
 /// How long a daemon's lease lasts, from each renewal.
 pub const DAEMON_LEASE: Duration = Duration::from_secs(10);
