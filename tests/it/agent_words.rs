@@ -43,6 +43,15 @@ printf '"}]}}\n'
 echo '{"type":"result","subtype":"success","is_error":false}'
 read more
 ''']
+[agents.line]
+backend = "exec"
+turn_end = "EOT"
+command = ["sh", "-c", '''
+read prompt
+head -c 530000 /dev/zero | tr '\0' x
+echo; echo EOT
+read more
+''']
 "#;
 
 fn start(d: &Daemon) -> Value {
@@ -141,6 +150,22 @@ fn truncated_text_is_marked() {
     assert_eq!((&said["status"], &said["truncated"]), (&json!("done"), &json!(true)));
     let content = text(&said, "content");
     assert!(content.len() > 1024 * 1024 && content.ends_with("are in the stream]"));
+}
+
+/// The line that ends the turn is none of it.
+#[test]
+fn answer_of_one_long_line_is_whole() {
+    let d = with_config(CONFIG);
+    let input = json!({ "agent": "line", "prompt": "x", "async": false, "cwd": d.home.user() });
+    let said = d.done("SendMessage", &input);
+    assert_eq!((&said["status"], &said["truncated"]), (&json!("done"), &Value::Null));
+    let content = text(&said, "content");
+    let others = content.trim_start_matches('x');
+    assert_eq!((content.len(), others), (530_000, ""));
+    let task = d.get(&format!("/v1/tasks/{}", text(&said, "task_id"))).ok(200);
+    assert!(text(&task, "result").ends_with("xxxx"), "the end of the text");
+    let frames = frames(&d, &text(&said, "task_id"));
+    assert!(frames.iter().all(|(line, _)| line != "EOT"), "it is no word of the agent");
 }
 
 #[test]

@@ -1086,6 +1086,17 @@ fn cleanup_removes_a_child_once_its_end_was_told() {
     assert!(kept.is_listed(&d));
     let told = inbox(&parent);
     assert_eq!(told.len(), 3, "{told:?}");
+    // The sender of a message is told also once it is gone.
+    for child in all() {
+        let own = told.iter().find(|it| it["provenance"]["sourceSessionKey"] == child.key.as_str());
+        let stamp = text(own.expect("a message"), "stamp");
+        let first = format!(
+            "[Inter-session message] sourceSession={} sourceChannel=exec \
+             sourceTool=sessions_spawn isUser=false\nAgent 1 (requester) session: {}.\n",
+            child.key, child.key
+        );
+        assert!(stamp.starts_with(&first), "{stamp}");
+    }
     let events = d.get("/v1/events?stream=team&kind=agent.removed").ok(200);
     assert_eq!(events["count"], 2, "{events}");
     // A reader of the whole log misses nothing that it could read.

@@ -838,6 +838,9 @@ fn hooks_suit_every_version_of_claude_code() {
         if version == "2.0.60" {
             known["hooks"].as_object_mut().expect("hooks").remove("StopFailure");
         }
+        if version == "2.1.330" {
+            known["hooks"]["PostToolBatch"] = ours["hooks"]["PostToolUse"].clone();
+        }
         assert_eq!(person.json(CLAUDE), known, "{version}");
         assert_eq!(person.status("claude-code")["problems"], json!([]), "{version}");
     }

@@ -146,6 +146,24 @@ fn a_denial_counts_when_the_client_shows_that_it_took_it() {
     assert_eq!(answer, json!({ "option_id": "deny", "text": "use make", "by": "operator" }));
 }
 
+/// The turn goes on, and the record still shows the dialog.
+#[test]
+fn a_denial_counts_at_the_end_of_the_batch_of_its_call() {
+    let d = Daemon::start();
+    let Some((mut asking, hook, request)) = AskingClient::asked(&d) else { return };
+    d.post(&answer_path(&request), &json!({ "option_id": "deny" })).ok(202);
+    assert!(hook.output().contains("deny"));
+    let batch = event("s", "PostToolBatch", &json!({ "tool_calls": [] }));
+    asking.client.hook(&batch);
+    let answer = until(SOON, || answered(&d));
+    assert_eq!(answer, json!({ "option_id": "deny", "by": "operator" }));
+    // A prompt that nobody answered here may be a sub-agent's.
+    let hook = asking.ask("interactive");
+    held(&d);
+    asking.client.hook(&batch);
+    assert!(open(&d).is_some() && !hook.is_over());
+}
+
 #[test]
 fn an_empty_answer_is_refused_and_its_question_named() {
     let d = Daemon::start();

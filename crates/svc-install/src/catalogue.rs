@@ -74,11 +74,16 @@ impl KnownClient {
 const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
 /// The first version that knows each event. Earlier versions ignore the whole file because of it,
 /// including the person's own settings.
-const LATE_EVENTS: [(&str, ClientVersion); 3] = [
+const LATE_EVENTS: [(&str, ClientVersion); 4] = [
     ("PostToolUseFailure", ClientVersion([2, 0, 57])),
     ("PermissionRequest", ClientVersion([2, 0, 57])),
     ("StopFailure", ClientVersion([2, 1, 78])),
+    (BATCH_END, ClientVersion([2, 1, 197])),
 ];
+
+/// The end of the tools that the model called at once. 2.1.197 is the first version that is known
+/// to have it, so it is not written for a version that is unknown.
+const BATCH_END: &str = "PostToolBatch";
 
 /// Events that the daemon uses, and the limits of their handlers in seconds. `svc hook` has a
 /// shorter limit of its own; these are for a machine under load.
@@ -88,6 +93,7 @@ const CLAUDE_EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     ("PostToolUseFailure", 5),
+    (BATCH_END, 5),
     // This hook holds the prompt beside the dialog until somebody answers.
     ("PermissionRequest", 86_400),
     ("Notification", 5),
@@ -201,7 +207,9 @@ fn claude_groups(
     };
     let is_known = |event: &str| {
         let late = LATE_EVENTS.iter().find(|(late, _)| *late == event);
-        late.is_none_or(|(_, since)| version.is_none_or(|version| version >= *since))
+        late.is_none_or(|(late, since)| {
+            version.map_or(*late != BATCH_END, |version| version >= *since)
+        })
     };
     CLAUDE_EVENTS.iter().filter(|(event, _)| is_known(event)).map(group).collect()
 }
@@ -465,19 +473,22 @@ mod tests {
 
     #[test]
     fn hooks_that_a_version_refuses_are_reported() {
-        for (version, knows_failed_tools, knows_failed_turns) in [
-            (None, true, true),
-            (Some([2, 0, 0]), false, false),
-            (Some([2, 0, 56]), false, false),
-            (Some([2, 0, 57]), true, false),
-            (Some([2, 1, 77]), true, false),
-            (Some([2, 1, 78]), true, true),
-            (Some([2, 1, 330]), true, true),
+        for (version, knows_failed_tools, knows_failed_turns, knows_batches) in [
+            (None, true, true, false),
+            (Some([2, 0, 0]), false, false, false),
+            (Some([2, 0, 56]), false, false, false),
+            (Some([2, 0, 57]), true, false, false),
+            (Some([2, 1, 77]), true, false, false),
+            (Some([2, 1, 78]), true, true, false),
+            (Some([2, 1, 196]), true, true, false),
+            (Some([2, 1, 197]), true, true, true),
+            (Some([2, 1, 330]), true, true, true),
         ] {
             let settings = written(version, InstallScope::User);
             let has = |event: &str| settings["hooks"].get(event).is_some();
-            let there = (has("PostToolUseFailure"), has("StopFailure"));
-            assert_eq!(there, (knows_failed_tools, knows_failed_turns), "{version:?}");
+            let there = (has("PostToolUseFailure"), has("StopFailure"), has("PostToolBatch"));
+            let expected = (knows_failed_tools, knows_failed_turns, knows_batches);
+            assert_eq!(there, expected, "{version:?}");
             assert!(!settings.to_string().contains("\"args\""), "{settings}");
             let version = ClientVersion(version.unwrap_or([9, 0, 0]));
             assert_eq!(claude_refusal(&settings, version), None, "{version}");

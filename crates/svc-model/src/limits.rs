@@ -86,6 +86,8 @@ pub const VERDICT_WEEKS: u32 = 104;
 pub const REPLY_BYTES: usize = 256 * 1024;
 /// Maximum result of a task, in bytes. Its stream has the rest.
 pub const TASK_RESULT_BYTES: usize = 256 * 1024;
+/// Maximum line of an agent's output, and maximum text of an entry of its conversation, in bytes.
+pub const AGENT_TEXT_BYTES: usize = 1024 * 1024;
 /// Maximum bytes of an agent's output that a waiting caller gets.
 pub const TASK_CONTENT_BYTES: usize = 5 * 1024 * 1024;
 /// Characters of a result in the notification of the requester.
@@ -138,7 +140,9 @@ pub const SHARED_PROCESS_SESSION: Duration = Duration::from_hours(12);
 pub const WAITING_TITLE_CHARS: usize = 300;
 /// Maximum waiting messages of one inbox. Further ones are rejected; none is dropped.
 pub const INBOX_MAX: u32 = 10_000;
-/// How often the processes of peers and of tasks' runners are checked.
+/// How often the processes of peers are checked: the end of one shows within a second.
+pub const PEER_CHECK: Duration = Duration::from_millis(800);
+/// How often all other processes are checked, such as those of tasks' runners.
 pub const PID_CHECK: Duration = Duration::from_secs(5);
 /// How long a daemon's lease lasts, from each renewal.
 pub const DAEMON_LEASE: Duration = Duration::from_secs(10);

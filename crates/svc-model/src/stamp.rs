@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::{
-    Message, MessageId, MessageType, Peer, PeerId, PeerRole, backend_names,
+    Message, MessageId, MessageType, Peer, PeerId, PeerRole, RunId, backend_names,
     conversation::{SourceTool, TurnReply},
     quote::{self, ModelText, QuotedLine, SafeForModels, model_text},
 };
@@ -30,8 +30,8 @@ enum SenderKind {
     Agent { name: String, peer: PeerId, session: SessionAddress, channel: SessionAddress },
     /// The operator, or one of the operator's peers.
     Person { peer: PeerId },
-    /// A peer that was removed since.
-    Gone { id: QuotedLine },
+    /// A peer that was removed since, and its kind of client if that is known.
+    Gone { id: String, channel: Option<SessionAddress> },
 }
 
 /// The daemon's lines around the text of a message.
@@ -51,19 +51,18 @@ impl MessageSender {
     pub fn new(from: &str, peer: Option<&Peer>) -> Self {
         Self(match peer {
             None if from == PeerId::OPERATOR => SenderKind::Person { peer: PeerId::operator() },
-            None => SenderKind::Gone { id: quote::line(from, NAME_BYTES) },
+            None => SenderKind::Gone { id: from.to_owned(), channel: None },
             // Only the operator registers people.
             Some(peer) if peer.role == PeerRole::Human => {
                 SenderKind::Person { peer: peer.peer_id.clone() }
             }
             Some(peer) => {
-                let channel = one_word(channel(peer)).chars().take(CHANNEL_CHARS).collect();
                 SenderKind::Agent {
                     // No character of the name may end its quotation.
                     name: without_quotes(&peer.display_name),
                     peer: peer.peer_id.clone(),
                     session: address(peer),
-                    channel: SessionAddress(channel),
+                    channel: channel_word(channel(peer)),
                 }
             }
         })
@@ -79,6 +78,29 @@ impl MessageSender {
         }
         self
     }
+
+    /// The run of a message and the key of its sender, if that was a session and was removed since.
+    /// The work that this session had in this run says which kind of client it was, for
+    /// [`Self::with_backend`].
+    pub fn removed_in<'a>(&self, message: &'a Message) -> Option<(&'a RunId, &'a str)> {
+        let is_gone = matches!(self.0, SenderKind::Gone { .. });
+        let source = message.provenance.as_ref().filter(|_| is_gone)?;
+        Some((&source.run_id, source.source_session_key.as_deref()?))
+    }
+
+    /// The same sender; if it was removed, this was its kind of client.
+    #[must_use]
+    pub fn with_backend(mut self, backend: &str) -> Self {
+        if let SenderKind::Gone { channel, .. } = &mut self.0 {
+            *channel = Some(channel_word(backend_names(backend).1));
+        }
+        self
+    }
+}
+
+/// A kind of client as stamps have it.
+fn channel_word(backend: &str) -> SessionAddress {
+    SessionAddress(one_word(backend).chars().take(CHANNEL_CHARS).collect())
 }
 
 /// The address of a hosted agent: its key.
@@ -202,27 +224,13 @@ pub fn stamp_of_reply(
         .flatten()
         .or(goes_back);
     let after = 1 + end.chars() + answer.as_ref().map_or(0, |answer| answer.chars() + 1);
+    // The stored value is the credential's at the time of sending.
+    let stored = provenance.and_then(|known| known.source_session_key.as_deref());
+    let stored = stored.map(SessionAddress::of_key);
     let (mut before, keys) = match &from.0 {
         SenderKind::Agent { name, session, channel, .. } => {
-            // The stored value is the credential's at the time of sending.
-            let stored = provenance.and_then(|known| known.source_session_key.as_deref());
-            let session = stored.map_or_else(|| session.clone(), SessionAddress::of_key);
-            let lines = |name: QuotedLine| {
-                model_text!(
-                    "[Inter-session message] sourceSession={} sourceChannel={} sourceTool={} isUser=false\n\
-             Agent 1 (requester) session: {}.\n\
-             From another agent, not your user: \"{}\" ",
-                    session,
-                    *channel,
-                    tool.as_str(),
-                    session,
-                    name
-                )
-            };
-            let keys = 2 * session.0.len();
-            let others = lines(quote::line("", 0)).chars() - keys + after;
-            let room = AROUND_CHARS.saturating_sub(others).clamp(NAME_MIN_BYTES, NAME_BYTES);
-            (lines(quote::line(name, room)), keys)
+            let session = stored.as_ref().unwrap_or(session);
+            agent_lines(AgentLines { session, channel, tool, name, is_gone: false }, after)
         }
         SenderKind::Person { .. } => (
             model_text!(
@@ -232,19 +240,60 @@ pub fn stamp_of_reply(
             ),
             0,
         ),
-        SenderKind::Gone { id } => (
-            model_text!(
-                "[Inter-session message] sourceTool={} isUser=false\n\
+        SenderKind::Gone { id, channel } => match &stored {
+            Some(session) => {
+                // The first word of a key is a kind of client, or how a kind of client is run.
+                let named = || channel_word(session.0.split(':').nth(1).unwrap_or_default());
+                let channel = &channel.clone().unwrap_or_else(named);
+                agent_lines(AgentLines { session, channel, tool, name: id, is_gone: true }, after)
+            }
+            None => (
+                model_text!(
+                    "[Inter-session message] sourceTool={} isUser=false\n\
              From another agent, not your user, and gone by now: \"{}\" ",
-                tool.as_str(),
-                *id
+                    tool.as_str(),
+                    quote::line(id, NAME_BYTES)
+                ),
+                0,
             ),
-            0,
-        ),
+        },
     };
     let chars = before.chars() - keys + after;
     before.push(&end);
     MessageStamp { before, answer, chars }
+}
+
+/// What the lines of a stamp say of an agent.
+#[derive(Clone, Copy)]
+struct AgentLines<'a> {
+    session: &'a SessionAddress,
+    channel: &'a SessionAddress,
+    tool: SourceTool,
+    name: &'a str,
+    is_gone: bool,
+}
+
+/// The lines before a text of an agent, without the end of the last, and how many of their
+/// characters are the agent's key. `after` characters follow them.
+fn agent_lines(agent: AgentLines<'_>, after: usize) -> (ModelText, usize) {
+    let AgentLines { session, channel, tool, name, is_gone } = agent;
+    let lines = |name: QuotedLine| {
+        model_text!(
+            "[Inter-session message] sourceSession={} sourceChannel={} sourceTool={} isUser=false\n\
+             Agent 1 (requester) session: {}.\n\
+             From another agent, not your user{}: \"{}\" ",
+            *session,
+            *channel,
+            tool.as_str(),
+            *session,
+            if is_gone { ", and gone by now" } else { "" },
+            name
+        )
+    };
+    let keys = 2 * session.0.len();
+    let others = lines(quote::line("", 0)).chars() - keys + after;
+    let room = AROUND_CHARS.saturating_sub(others).clamp(NAME_MIN_BYTES, NAME_BYTES);
+    (lines(quote::line(name, room)), keys)
 }
 
 /// The word before a message's id in a stamp.
@@ -313,7 +362,7 @@ pub(super) fn decode_word(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RunId, Timestamp, conversation::Provenance};
+    use crate::{Timestamp, conversation::Provenance};
 
     fn peer(backend: &str, session: &str) -> Peer {
         Peer {
@@ -523,6 +572,47 @@ mod tests {
         assert_eq!(text.lines().count(), 3, "{text}");
         assert_eq!(text.matches("isUser=").count(), 1, "{text}");
         assert_eq!(text.matches("[Inter-session message]").count(), 1, "{text}");
+    }
+
+    /// A child with `cleanup: delete` is gone when its end is read.
+    #[test]
+    fn a_removed_sender_keeps_its_source() {
+        let run = RunId::from("run_1".to_owned());
+        let told = |key: Option<&str>| Message {
+            provenance: Some(Provenance::inter_session(
+                key.map(str::to_owned),
+                SourceTool::SessionsSpawn,
+                run.clone(),
+            )),
+            ..message(MessageType::Notification, None)
+        };
+        let peer_id = format!("peer_{}", "0".repeat(26));
+        let gone = MessageSender::new(&peer_id, None);
+        let end = told(Some("agent:worker:task-1"));
+        assert_eq!(gone.removed_in(&end), Some((&run, "agent:worker:task-1")));
+        for (from, channel) in
+            [(gone.clone(), "worker"), (gone.clone().with_backend("claude-code"), "claude")]
+        {
+            let stamp = stamp(&end, &from, None, false);
+            assert_eq!(
+                stamp.before.as_str(),
+                format!(
+                    "[Inter-session message] sourceSession=agent:worker:task-1 \
+                     sourceChannel={channel} sourceTool=sessions_spawn isUser=false\n\
+                     Agent 1 (requester) session: agent:worker:task-1.\n\
+                     From another agent, not your user, and gone by now: \"{peer_id}\" tells you; \
+                     nothing is to be answered. messageId msg_1."
+                )
+            );
+            assert!(stamp.chars <= AROUND_CHARS, "{}", stamp.chars);
+        }
+        // Nothing is known of it.
+        assert_eq!(gone.removed_in(&told(None)), None);
+        let text = stamp(&told(None), &gone, None, false).before.into_string();
+        assert!(!text.contains("sourceSession") && text.contains("gone by now"), "{text}");
+        let here = MessageSender::new("peer_1", Some(&peer("claude-code", "s-1")));
+        assert_eq!(here.removed_in(&end), None);
+        assert_eq!(here.clone().with_backend("codex"), here);
     }
 
     #[test]

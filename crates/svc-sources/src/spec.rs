@@ -161,18 +161,12 @@ impl SourceSpec {
             SourceTransport::Stdio { .. } => {
                 self.fill_command(variables, root).map(FilledEntry::Command)
             }
-            SourceTransport::Remote { .. } => {
-                self.fill_remote(variables, root).map(FilledEntry::Remote)
-            }
+            SourceTransport::Remote { .. } => self.fill_remote(variables).map(FilledEntry::Remote),
             SourceTransport::Builtin { name, .. } => Err(format!("{name} is within the daemon")),
         }
     }
 
-    fn fill_remote(
-        &self,
-        variables: &Variables<'_>,
-        root: Option<&str>,
-    ) -> Result<FilledRemote, String> {
+    fn fill_remote(&self, variables: &Variables<'_>) -> Result<FilledRemote, String> {
         let SourceTransport::Remote { kind, url, headers, headers_helper, .. } =
             &self.entry.transport
         else {
@@ -204,9 +198,9 @@ impl SourceSpec {
             let mut env = inherited_variables(&self.entry, variables.env);
             env.push(("MCP_SERVER_NAME".to_owned(), self.key.name.clone()));
             env.push(("MCP_SERVER_URL".to_owned(), url.to_string()));
-            let cwd =
-                self.root.as_deref().or(root).map_or_else(|| self.base.clone(), PathBuf::from);
-            HeadersHelper { command, env, cwd }
+            // In the caller's project, a relative command would be a program of that project, which
+            // nobody approved.
+            HeadersHelper { command, env, cwd: self.base.clone() }
         });
         used.extend(variables.secrets.values().cloned());
         Ok(FilledRemote { kind: *kind, url, headers: fixed, helper, redactor: Redactor::new(used) })
@@ -241,17 +235,16 @@ impl SourceSpec {
         for name in &self.entry.env_inherit {
             used.extend(env_of(name));
         }
-        let (is_of_plugin, is_shared) =
-            (self.is_of_plugin(), self.entry.sharing == Sharing::Shared);
+        let is_shared = self.entry.sharing == Sharing::Shared;
         let cwd = match (cwd, root) {
             (Some(cwd), _) => self.base.join(cwd),
-            (None, Some(root)) if !is_of_plugin && !is_shared => PathBuf::from(root),
+            (None, Some(root)) if !self.is_of_plugin() && !is_shared => PathBuf::from(root),
             (None, _) => self.base.clone(),
         };
-        // A name without a slash is looked up on the PATH.
+        // A name without a slash is looked up on the PATH. The working folder may be the caller's
+        // project: a relative program found there would be one that nobody approved.
         let program = if program.contains('/') {
-            let from = if is_of_plugin { &self.base } else { &cwd };
-            from.join(program).display().to_string()
+            self.base.join(program).display().to_string()
         } else {
             program
         };
@@ -416,6 +409,45 @@ mod tests {
         let problem = spec.fill(&variables, None).expect_err("KEY is missing");
         assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
         assert!(problem.contains("was set for https://a.example"), "{problem}");
+    }
+
+    /// The working folder is the caller's project; the program is not looked up in it.
+    #[test]
+    fn relative_program_is_of_the_folder_of_its_file() {
+        let env: Env = [("PATH", "/bin")].into_iter().collect();
+        let nothing = BTreeMap::new();
+        let variables = Variables { secrets: &nothing, kept_from: &nothing, env: &env };
+        for sharing in ["project", "session", "shared"] {
+            for (written, program) in
+                [("./srv.sh", "/base/./srv.sh"), ("../c.py", "/base/../c.py"), ("/srv", "/srv")]
+            {
+                for cwd in [None, Some("mcp")] {
+                    let mut entry = json!({ "command": written, "sharing": sharing });
+                    if let Some(cwd) = cwd {
+                        entry["cwd"] = json!(cwd);
+                    }
+                    let spec = SourceSpec::for_test("x", &entry);
+                    for root in [None, Some("/p1")] {
+                        let filled = spec.fill_command(&variables, root).expect("is filled");
+                        assert_eq!(filled.program, program, "{entry} {root:?}");
+                    }
+                }
+            }
+        }
+        let spec = SourceSpec::for_test("x", &json!({ "command": "./srv.sh" }));
+        let filled = spec.fill_command(&variables, Some("/p1")).expect("is filled");
+        assert_eq!(filled.cwd, PathBuf::from("/p1"));
+        let written = json!({
+            "type": "http", "url": "http://127.0.0.1:1/", "headersHelper": "./h.sh",
+            "sharing": "project",
+        });
+        let spec = SourceSpec::for_test("x", &written);
+        let FilledEntry::Remote(filled) = spec.fill(&variables, Some("/p1")).expect("is filled")
+        else {
+            panic!("it is at a URL");
+        };
+        let helper = filled.helper.expect("it has one");
+        assert_eq!(helper.cwd, PathBuf::from("/base"));
     }
 
     fn helper(command: &str) -> HeadersHelper {

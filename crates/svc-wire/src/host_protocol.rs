@@ -408,7 +408,12 @@ mod tests {
 
     #[test]
     fn line_is_a_reply_or_an_event() {
-        let output = AgentOutput { data: "a".to_owned(), encoding: None, truncated: false };
+        let output = AgentOutput {
+            data: "a".to_owned(),
+            encoding: None,
+            truncated: false,
+            ends_turn: false,
+        };
         let event = AgentEvent {
             body: AgentEventBody::Output(output),
             agent_id: AgentId::from("ag_1".to_owned()),

@@ -446,6 +446,7 @@ fn project_file_cannot_enable_the_built_in_server() {
     let inside = d.with_token(token.as_str().expect("a token"));
     let shown = source(&inside, "ci");
     assert_eq!(shown["state"], "misconfigured", "{shown}");
+    assert_eq!([&shown["transport"], &shown["sharing"]], ["builtin", "shared"], "{shown}");
     assert!(shown["reason"].as_str().is_some_and(|why| why.contains("config.toml")), "{shown}");
     let read = call(&inside, "Read", &json!({ "path": "/etc/hostname" }));
     assert_eq!(read["error"]["code"], -32602, "{read}");

@@ -91,6 +91,38 @@ fn relative_paths_start_at_the_entrys_file() {
     }
 }
 
+/// A program of the caller's project runs only if a person approved the project's file.
+#[test]
+fn relative_program_is_never_one_of_the_callers_project() {
+    let home = Home::new();
+    let config = home.dir();
+    fs::create_dir_all(&config).expect("can be made");
+    let config = with_server(&config);
+    fs::write(
+        config.join("config.toml"),
+        "[sources.own]\ncommand = \"./mcp/toy\"\nsharing = \"project\"\n\
+         [sources.each]\ncommand = \"./mcp/toy\"\nsharing = \"session\"\n",
+    )
+    .expect("can be written");
+    let project = home.project();
+    fs::create_dir_all(project.join("mcp")).expect("can be made");
+    let project = project.canonicalize().expect("is there");
+    let (mark, program) = (project.join("ran"), project.join("mcp/toy"));
+    fs::write(&program, format!("#!/bin/sh\ntouch '{}'\n", mark.display()))
+        .expect("can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("can be set");
+    let d = Daemon::with(|plan| plan.home(&home));
+    in_state(&d, "own", "connected");
+    in_state(&d, "each", "connected");
+    let inside = of_project(&d, "s-1", &shown(&project));
+    for server in ["own", "each"] {
+        // The working folder is the project's; the program is that of the folder of `config.toml`.
+        let folder = said(&call(&inside, &format!("{server}__cwd"), &json!({})));
+        assert_eq!(folder, shown(&project), "{server}");
+    }
+    assert!(!mark.exists(), "a program of the project ran, which nobody approved");
+}
+
 #[test]
 fn plugin_changes_apply_without_a_restart() {
     let home = Home::new();

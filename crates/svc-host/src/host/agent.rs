@@ -124,7 +124,8 @@ impl HostedAgent {
     }
 
     pub(super) fn output(&mut self, line: Line<'_>, now: Instant) {
-        self.record.append(&TurnOutputLine::new("output", line));
+        let ends_turn = self.protocol.is_turn_end(line.bytes);
+        self.record.append(&TurnOutputLine::new("output", line).ending_turn(ends_turn));
         self.drive(now, |protocol, effects| {
             if line.is_cut {
                 let size = line.bytes.len();

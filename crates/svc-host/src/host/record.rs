@@ -14,17 +14,13 @@ use serde::Serialize;
 use svc_model::agent::{
     AgentDelta, AgentEventBody, AgentInfo, AgentState, HistoryEntry, HistoryRole, HostSpec, TurnEnd,
 };
-use svc_model::{Clock, Timestamp};
+use svc_model::{Clock, Timestamp, limits};
 use svc_sys::lines::Line;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
 use super::agent_spool::AgentSpool;
 
-/// Longest line of an event, in bytes.
-const MAX_LINE: usize = 1024 * 1024;
-/// Longest text of an entry, in bytes.
-const MAX_ENTRY_TEXT: usize = 1024 * 1024;
 /// Number of lines of standard error that are kept.
 const STDERR_LINES: usize = 20;
 /// Longest kept line of standard error, in characters.
@@ -139,7 +135,7 @@ impl AgentRecord {
     pub(super) fn entry(&mut self, mut entry: HistoryEntry) -> Option<String> {
         entry.timestamp = self.clock.now();
         for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
-            entry.truncated |= shorten(text, MAX_ENTRY_TEXT);
+            entry.truncated |= shorten(text, limits::AGENT_TEXT_BYTES);
         }
         let is_own = entry.role == HistoryRole::Assistant;
         let text = entry.content.clone().filter(|_| is_own);
@@ -182,13 +178,15 @@ pub(super) struct TurnOutputLine<'a> {
     encoding: Option<&'static str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ends_turn: bool,
 }
 
 impl<'a> TurnOutputLine<'a> {
     /// `kind` is `output` or `stderr`.
     pub(super) fn new(kind: &'static str, line: Line<'a>) -> Self {
-        let truncated = line.is_cut || line.bytes.len() > MAX_LINE;
-        let mut bytes = &line.bytes[..line.bytes.len().min(MAX_LINE)];
+        let truncated = line.is_cut || line.bytes.len() > limits::AGENT_TEXT_BYTES;
+        let mut bytes = &line.bytes[..line.bytes.len().min(limits::AGENT_TEXT_BYTES)];
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text),
             // The cut may be within a character.
@@ -199,11 +197,16 @@ impl<'a> TurnOutputLine<'a> {
             Err(error) => Err(error),
         };
         if let Ok(text) = text {
-            Self { kind, data: text.into(), encoding: None, truncated }
+            Self { kind, data: text.into(), encoding: None, truncated, ends_turn: false }
         } else {
             let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
-            Self { kind, data, encoding: Some("base64"), truncated }
+            Self { kind, data, encoding: Some("base64"), truncated, ends_turn: false }
         }
+    }
+
+    /// The same line, which only ends the turn if `ends_turn`.
+    pub(super) fn ending_turn(self, ends_turn: bool) -> Self {
+        Self { ends_turn, ..self }
     }
 }
 

@@ -113,6 +113,9 @@ pub struct AgentOutput {
     /// Whether the line went on beyond what is here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
+    /// Whether the line only ends the turn, and is no word of the agent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_turn: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]

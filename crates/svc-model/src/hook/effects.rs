@@ -333,6 +333,7 @@ pub fn follow_calls(
         | HookMoment::Refused(_)
         | HookMoment::End { .. } => calls.clear(),
         HookMoment::Start { .. }
+        | HookMoment::BatchEnd
         | HookMoment::Waiting(_)
         | HookMoment::Answered(_)
         | HookMoment::Retry(_)
@@ -412,7 +413,8 @@ pub fn tool_count_effect(
 }
 
 /// Whether an event only updates the last contact of session and peer, which is recent anyway.
-/// `calls` are the open calls. With mail in the inbox the event does more.
+/// `calls` are the open calls. With mail in the inbox the event does more, and the end of a batch
+/// does with an open prompt.
 pub fn is_sign_of_life(
     event: &HookEvent,
     session: &Session,
@@ -426,7 +428,7 @@ pub fn is_sign_of_life(
                 && event.finished_run().is_none()
                 && !follow_calls(&mut calls.clone(), event, HookTiming::Live, Some(peer))
         }
-        HookMoment::Other => true,
+        HookMoment::BatchEnd | HookMoment::Other => true,
         _ => false,
     };
     writes_nothing

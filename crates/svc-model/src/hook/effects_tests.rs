@@ -242,6 +242,7 @@ fn a_prompt_stands_until_its_tool_ends_or_another_begins() {
         (HookMoment::ToolEnd(tool("Read")), Waiting),
         (HookMoment::ToolStart(tool("Read")), Busy),
         (HookMoment::Other, Waiting),
+        (HookMoment::BatchEnd, Waiting),
     ] {
         let event = claude(moment);
         let change =
@@ -361,6 +362,7 @@ fn only_what_writes_nothing_is_a_mere_sign_of_life() {
     let (busy, none) = (peer(PeerStatus::Busy, NOW), OpenCalls::default());
     for (event, expected) in [
         (claude(HookMoment::Other), true),
+        (claude(HookMoment::BatchEnd), true),
         (claude(ToolEnd(tool("Bash"))), true),
         (claude(ToolEnd(test_run())), false),
         (claude(ToolStart(tool("Bash"))), false),

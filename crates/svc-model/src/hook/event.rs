@@ -83,6 +83,8 @@ pub enum HookMoment {
     },
     ToolStart(HookToolUse),
     ToolEnd(HookToolUse),
+    /// All tools that the model called at once are over: each has run, or was denied.
+    BatchEnd,
     Stop {
         /// Whether a hook prolonged this turn.
         again: bool,
@@ -200,7 +202,11 @@ impl HookMoment {
     pub fn peer_status(&self) -> Option<PeerStatus> {
         match self {
             // A client compacts its context within a turn or between two turns.
-            Self::Start { source: SessionSource::Compact } | Self::Compacted | Self::Other => None,
+            // A sub-agent may wait for its person at the end of a batch.
+            Self::Start { source: SessionSource::Compact }
+            | Self::BatchEnd
+            | Self::Compacted
+            | Self::Other => None,
             Self::Start { .. } => Some(PeerStatus::Online),
             Self::Prompt { .. }
             | Self::ToolStart(_)

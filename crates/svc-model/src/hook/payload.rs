@@ -76,6 +76,7 @@ fn common(
             run: checked_run(client, payload),
             ..tool_use(payload)?
         }),
+        "PostToolBatch" => HookMoment::BatchEnd,
         "Stop" | "AfterAgent" => HookMoment::Stop {
             again: is_true(payload, "stop_hook_active"),
             words: last_words(payload),
@@ -414,6 +415,13 @@ mod tests {
         ] {
             assert_eq!(read(client, None, &payload).unwrap().moment, expected, "{payload}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_batch_is_none_of_its_tools() {
+        let call = json!({ "tool_name": "Bash", "tool_input": {}, "tool_use_id": "toolu_1" });
+        let payload = json!({ "session_id": "s", "tool_calls": [call] });
+        assert_eq!(moment_of(ClaudeCode, "PostToolBatch", &payload), HookMoment::BatchEnd);
     }
 
     #[test]

@@ -165,6 +165,28 @@ impl SourceEntry {
         self.tools.as_deref().is_none_or(any) && !any(&self.exclude_tools)
     }
 
+    /// The transport and the sharing of an entry that may be invalid: as far as it says them, else
+    /// those of an entry that says nothing.
+    pub fn outline(written: &Value) -> (&'static str, Sharing) {
+        let text = |name: &str| written.get(name).and_then(Value::as_str);
+        let transport = match text("type") {
+            Some("builtin") => "builtin",
+            Some("http" | "streamable-http") => "http",
+            Some("sse") => "sse",
+            Some("stdio") => "stdio",
+            _ if text("url").is_some() && text("command").is_none() => "http",
+            _ => "stdio",
+        };
+        let sharing = match text("sharing") {
+            Some("project") => Sharing::Project,
+            Some("session") => Sharing::Session,
+            Some("shared") => Sharing::Shared,
+            _ if transport == "stdio" => Sharing::Project,
+            _ => Sharing::Shared,
+        };
+        (transport, sharing)
+    }
+
     pub fn transport_name(&self) -> &'static str {
         match &self.transport {
             SourceTransport::Stdio { .. } => "stdio",
@@ -415,6 +437,17 @@ mod tests {
             let (parsed, told) = SourceEntry::parse(&entry, false).expect("is good");
             assert_eq!((parsed.transport_name(), parsed.sharing), (transport, sharing), "{entry}");
             assert_eq!(told.len(), warnings, "{entry}: {told:?}");
+            assert_eq!(SourceEntry::outline(&entry), (transport, sharing), "{entry}");
+        }
+        for (entry, outline) in [
+            (json!(3), ("stdio", Project)),
+            (json!({ "command": 3, "sharing": "shared" }), ("stdio", Shared)),
+            (json!({ "type": "ws", "url": "ws://h" }), ("http", Shared)),
+            (json!({ "type": "sse", "sharing": "all" }), ("sse", Shared)),
+            (json!({ "type": "builtin", "name": "x" }), ("builtin", Shared)),
+        ] {
+            SourceEntry::parse(&entry, true).expect_err("is invalid");
+            assert_eq!(SourceEntry::outline(&entry), outline, "{entry}");
         }
         let core = json!({ "type": "builtin", "name": "core", "roots": ["/"] });
         SourceEntry::parse(&core, true).expect("the person's own file turns it on");

@@ -77,11 +77,9 @@ pub struct SourceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
     /// `stdio`, `http`, `sse` or `builtin`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transport: Option<String>,
+    pub transport: String,
     /// Who shares one instance.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<Sharing>,
+    pub sharing: Sharing,
     /// How many tools it shows.
     pub tools: usize,
     /// How many resources it has.

@@ -358,17 +358,26 @@ async fn caller_of_line(
     match services.access.caller_of_report(process, &client, cwd).await {
         Ok(caller) => Ok(Some(caller)),
         Err(Error::Forbidden(_)) => Ok(None),
-        Err(error) => Err(not_drained(error)),
+        Err(error) => not_drained(error).map(|()| None),
     }
 }
 
-/// Why lines stay in the spool.
-fn not_drained(error: Error) -> io::Error {
+/// Whether lines stay in the spool after an error of one of them: fails if another attempt may do
+/// better. Any other error is the line's own, and must not hold up all that come after it.
+fn not_drained(error: Error) -> io::Result<()> {
     let kind = match &error {
-        Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. } => ErrorKind::NotConnected,
-        _ => ErrorKind::Other,
+        Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. } => Some(ErrorKind::NotConnected),
+        Error::Unavailable(_)
+        | Error::StorageFull(_)
+        | Error::LimitReached(_)
+        | Error::NotNow(_) => Some(ErrorKind::Other),
+        _ => None,
     };
-    io::Error::new(kind, error)
+    if let Some(kind) = kind {
+        return Err(io::Error::new(kind, error));
+    }
+    error.report("skipped a part of an event in the hooks' spool");
+    Ok(())
 }
 
 /// Puts messages back into the inbox that a hook got in the response to its event and did not
@@ -385,5 +394,27 @@ async fn return_unprinted(
     let process = arguments.get(SPOOLED_PROCESS).cloned();
     let process = process.and_then(|process| serde_json::from_value(process).ok());
     let taken_back = services.hooks.take_back_unprinted(&session, process, id.clone());
-    taken_back.await.map_err(not_drained)
+    taken_back.await.or_else(not_drained)
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_store::StoreError;
+
+    use super::*;
+
+    #[test]
+    fn a_fault_of_one_line_of_the_spool_does_not_hold_up_the_others() {
+        let bad = |table| StoreError::BadRow { table, id: "s".to_owned(), why: "x".to_owned() };
+        not_drained(Error::Internal(bad("peer"))).expect("is the line's own");
+        not_drained(Error::Internal(StoreError::Panicked)).expect("is the line's own");
+        not_drained(Error::Conflict("two".to_owned())).expect("is the line's own");
+        for error in [
+            Error::Unavailable(StoreError::Stopped),
+            Error::NotNow("later".to_owned()),
+            Error::LimitReached("many".to_owned()),
+        ] {
+            assert_eq!(not_drained(error).expect_err("comes again").kind(), ErrorKind::Other);
+        }
+    }
 }

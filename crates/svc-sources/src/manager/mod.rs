@@ -135,6 +135,8 @@ struct ManagedSources {
     pins: HashMap<SourceKey, PinnedLists>,
     stderr: HashMap<SourceKey, Arc<StderrQuota>>,
     instances: HashMap<InstanceKey, Arc<Instance>>,
+    /// The daemon ends, so nothing is started any more, whatever changes in the files.
+    is_ending: bool,
     tools: HashMap<SourceKey, SourceTools>,
     /// Logins, one for all instances of a server.
     auths: HashMap<SourceKey, Arc<SourceAuth>>,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc, time::Duration};
 
 use svc_core::service::sources::{SourceKey, SourceStatus};
-use svc_model::source::{SourceInstance, SourceState, SourceTransport, SourceView};
+use svc_model::source::{SourceEntry, SourceInstance, SourceState, SourceTransport, SourceView};
 use svc_sys::config::sources::{
     ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourcePlan, SourceStanding,
     content_hash,
@@ -86,7 +86,10 @@ impl FolderSources {
             })
             .collect();
         instances.sort_by(|a, b| a.key.cmp(&b.key));
-        let entry = planned.entry.as_ref().ok();
+        let (transport, sharing) = match &planned.entry {
+            Ok(entry) => (entry.transport_name(), entry.sharing),
+            Err(_) => SourceEntry::outline(&planned.written),
+        };
         SourceView {
             name: planned.name.clone(),
             project: planned.project.clone(),
@@ -96,8 +99,8 @@ impl FolderSources {
             attempt: status.attempt,
             // The remaining processes of a server may take longer to end than the backoff.
             next_at: status.next_at.map(|at| at.max(self.manager.services().now())),
-            transport: entry.map(|entry| entry.transport_name().to_owned()),
-            sharing: entry.map(|entry| entry.sharing),
+            transport: transport.to_owned(),
+            sharing,
             tools: own.map_or(0, |own| own.tools.len()),
             resources: lists.map_or(0, |kept| kept.shown.resources.len()),
             prompts: lists.map_or(0, |kept| kept.shown.prompts.len()),

@@ -149,7 +149,7 @@ impl SourceManager {
         }
         for (key, spec) in state.wanted.clone().iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());
-            if !state.instances.contains_key(&learner) {
+            if !state.is_ending && !state.instances.contains_key(&learner) {
                 let instance = Instance::keep(self.parts(spec, SharedWith::default(), state));
                 state.instances.insert(learner, instance);
             }

@@ -141,8 +141,11 @@ impl SourceManager {
 
     /// Ends all servers, and waits until no process of them is left.
     pub async fn finish(&self) {
-        let instances: Vec<_> =
-            self.state().instances.drain().map(|(_, instance)| instance).collect();
+        let instances: Vec<_> = {
+            let mut state = self.state();
+            state.is_ending = true;
+            state.instances.drain().map(|(_, instance)| instance).collect()
+        };
         join_all(instances.iter().map(|instance| instance.end())).await;
         self.0.core.finish().await;
         self.0.ending.close();
@@ -404,5 +407,42 @@ fn rows_of(fingerprint: &str, lists: &OfferedLists) -> SourceLists {
         resources: text(&lists.resources),
         templates: text(&lists.templates),
         prompts: text(&lists.prompts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_core::service::testing::opened;
+
+    use super::*;
+
+    /// Their processes may take seconds to end, and the files are watched meanwhile.
+    #[tokio::test]
+    async fn no_server_is_started_once_all_are_ending() {
+        let (_test, services) = opened().await;
+        let home = tempfile::tempdir().unwrap();
+        let files = SourceFiles {
+            home: home.path().to_owned(),
+            config_file: home.path().join("config.toml"),
+            flags: Vec::new(),
+            imports: Vec::new(),
+            strict: false,
+        };
+        let parts = SourceManagerParts {
+            services,
+            files: files.clone(),
+            env: [("PATH", "/usr/bin:/bin")].into_iter().collect(),
+            catalogue: Weak::new(),
+            metrics: SourceMetrics::default(),
+            results: ResultBounds { result_bytes: 1, kept_bytes: 1 },
+            private: Vec::new(),
+        };
+        let manager = SourceManager::start(parts).await.unwrap();
+        manager.finish().await;
+        std::fs::write(&files.config_file, "[sources.late]\ncommand = \"cat\"\n").unwrap();
+        manager.reload();
+        let state = manager.state();
+        assert_eq!(state.wanted.len(), 1, "the file was read");
+        assert!(state.instances.is_empty(), "its server was started");
     }
 }

@@ -296,17 +296,28 @@ pub(super) fn is_stream(response: &Response) -> bool {
 pub(super) struct EventReader {
     response: Response,
     parser: SseParser,
+    /// Events that were read and put back.
+    unread: Vec<(String, String)>,
     is_cut: bool,
 }
 
 impl EventReader {
     pub(super) fn new(response: Response) -> Self {
-        Self { response, parser: SseParser::with_bound(MAX_MESSAGE), is_cut: false }
+        let parser = SseParser::with_bound(MAX_MESSAGE);
+        Self { response, parser, unread: Vec::new(), is_cut: false }
+    }
+
+    /// Makes these events the next ones.
+    pub(super) fn put_back(&mut self, events: Vec<(String, String)>) {
+        self.unread = events;
     }
 
     /// The next events, each with its type and data; `None` at the end of the stream. The error
     /// says what broke it.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<(String, String)>>, String> {
+        if !self.unread.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.unread)));
+        }
         let chunk = self.response.chunk().await.map_err(|error| {
             self.is_cut = true;
             problem_of(error)
@@ -362,15 +373,65 @@ impl EventReader {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, net::TcpListener};
+    use std::{
+        io::{self, BufRead as _, BufReader, Write as _},
+        net::{TcpListener, TcpStream},
+        path::Path,
+    };
 
     use bytes::Bytes;
-    use svc_core::service::testing::opened;
+    use svc_core::service::{Services, testing::opened};
     use svc_model::source::Redactor;
     use svc_sys::config::sources::SourceVault;
     use svc_wire::mcp_request::{RequestSetting, post};
 
     use super::*;
+
+    /// An endpoint without a credential, of this connection.
+    fn endpoint_at(
+        url: Url,
+        connection: &Arc<SourceConnection>,
+        (services, home): (Services, &Path),
+    ) -> RemoteEndpoint {
+        let (clients, vault) = (HttpClients::default(), SourceVault::new(home));
+        let auth = SourceAuth::new(services, vault, clients.clone(), "web".to_owned());
+        RemoteEndpoint {
+            connection: Arc::clone(connection),
+            clients,
+            url,
+            fixed: HeaderMap::new(),
+            helper: None,
+            printed: RwLock::default(),
+            auth,
+        }
+    }
+
+    /// Answers a request with a stream of the older transport, in one piece.
+    fn give_stream(mut client: TcpStream) -> io::Result<()> {
+        let mut request = BufReader::new(client.try_clone()?).lines();
+        while request.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+        client.write_all(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+              event: endpoint\ndata: /messages\n\nevent: message\ndata: {\"first\":1}\n\n",
+        )
+    }
+
+    #[tokio::test]
+    async fn a_message_that_comes_with_the_address_is_kept() {
+        let (_test, services) = opened().await;
+        let home = tempfile::tempdir().unwrap();
+        let server = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = Url::parse(&format!("http://{}/sse", server.local_addr().unwrap())).unwrap();
+        let giving = std::thread::spawn(move || give_stream(server.accept()?.0));
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let endpoint = endpoint_at(url, &connection, (services, home.path()));
+        let (mut reader, address) = super::super::open(&endpoint).await.unwrap();
+        assert_eq!(address.path(), "/messages");
+        let events = reader.next().await.unwrap().expect("events");
+        assert_eq!(events, [("message".to_owned(), r#"{"first":1}"#.to_owned())]);
+        assert_eq!(reader.next().await.unwrap(), None);
+        giving.join().unwrap().unwrap();
+    }
 
     #[tokio::test]
     async fn request_whose_caller_was_told_that_it_is_not_sent_reaches_no_server() {
@@ -380,17 +441,7 @@ mod tests {
         server.set_nonblocking(true).unwrap();
         let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
         let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
-        let (clients, vault) = (HttpClients::default(), SourceVault::new(home.path()));
-        let auth = SourceAuth::new(services, vault, clients.clone(), "web".to_owned());
-        let endpoint = RemoteEndpoint {
-            connection: Arc::clone(&connection),
-            clients,
-            url,
-            fixed: HeaderMap::new(),
-            helper: None,
-            printed: RwLock::default(),
-            auth,
-        };
+        let endpoint = endpoint_at(url, &connection, (services, home.path()));
         let body = Bytes::from(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#);
         let call = post(body, RequestSetting::default());
         let request = connection.open(None);

@@ -115,17 +115,16 @@ async fn open(endpoint: &RemoteEndpoint) -> Result<(EventReader, Url), String> {
     }
     let mut reader = EventReader::new(response);
     loop {
-        let events = reader.next().await?.ok_or("its stream ended before it named an address")?;
-        for (kind, data) in events {
-            if kind == "endpoint" {
-                let address = endpoint.url.join(data.trim());
-                let address = address.map_err(|_| "its stream names no address".to_owned())?;
-                if address.origin() != endpoint.url.origin() {
-                    return Err("its stream names an address of another server".to_owned());
-                }
-                return Ok((reader, address));
-            }
+        let mut events =
+            reader.next().await?.ok_or("its stream ended before it named an address")?;
+        let Some(at) = events.iter().position(|(kind, _)| kind == "endpoint") else { continue };
+        reader.put_back(events.split_off(at + 1));
+        let address = endpoint.url.join(events[at].1.trim());
+        let address = address.map_err(|_| "its stream names no address".to_owned())?;
+        if address.origin() != endpoint.url.origin() {
+            return Err("its stream names an address of another server".to_owned());
         }
+        return Ok((reader, address));
     }
 }
 

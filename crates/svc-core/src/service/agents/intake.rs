@@ -131,14 +131,18 @@ async fn apply(
 ) -> Result<()> {
     match event.body() {
         AgentEventBody::State { state, task, description, session_id, until, turn, .. } => {
-            if row.info.state != *state {
-                show_state(tx, row, *state, *until).await?;
+            // A final state counts from the exit on, which may be in a later batch: whoever reads
+            // that state reads how the program ended, too.
+            if !state.is_final() {
+                if row.info.state != *state {
+                    show_state(tx, row, *state, *until).await?;
+                }
+                if (row.info.state, *state) == (AgentState::Idle, AgentState::Running) {
+                    // The error is of an earlier turn.
+                    row.info.error = None;
+                }
+                row.info.state = *state;
             }
-            if (row.info.state, *state) == (AgentState::Idle, AgentState::Running) {
-                // The error is of an earlier turn.
-                row.info.error = None;
-            }
-            row.info.state = *state;
             let known = [
                 (task, &mut row.info.task),
                 (description, &mut row.info.description),
@@ -251,6 +255,9 @@ async fn append_delta(
             }
         }
         AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
+            if output.ends_turn {
+                return Ok(());
+            }
             if let Some(assigned) = under_way(work) {
                 let is_cut = output.truncated;
                 add_frames(tx, assigned, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
@@ -510,7 +517,41 @@ pub(super) async fn finish(
 
 #[cfg(test)]
 mod tests {
+    use svc_store::job;
+
     use super::*;
+    use crate::service::testing::opened;
+
+    #[tokio::test]
+    async fn a_state_is_final_only_with_how_the_program_ended() {
+        let (test, services) = opened().await;
+        test.execute(
+            "
+            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at)
+            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'exec', 'agent:pair:one', '/p', '/c',
+                'operator', 'running', 1, 1, 1);",
+        )
+        .await;
+        let id = AgentId::from("ag_1".to_owned());
+        let shown = [
+            (r#""type":"state","state":"done""#, (AgentState::Running, None)),
+            (r#""type":"exit","exit_code":0,"final_state":"done""#, (AgentState::Done, Some(0))),
+        ];
+        for (offset, (body, expected)) in (1..).zip(shown) {
+            let line = format!(
+                r#"{{{body},"agent_id":"ag_1","offset":{offset},"timestamp":"2026-01-01T00:00:00.000Z"}}"#
+            );
+            let event = RawAgentEvent::parse(line.as_bytes()).unwrap();
+            let (core, key) = (services.agents.core.clone(), id.clone());
+            let write = test.store.write(job!(|tx| take_in(tx, &core, &key, vec![event]).await));
+            let taken: Result<IntakeResult> = write.await;
+            taken.unwrap();
+            let info = test.store.agents().get(&id).await.unwrap().unwrap().info;
+            assert_eq!((info.state, info.exit_code), expected, "{body}");
+        }
+    }
 
     #[test]
     fn frames_of_a_text_are_bounded_and_keep_all_of_it() {

@@ -170,7 +170,13 @@ impl AgentMailing {
             None => None,
         };
         let named = sender.as_ref().map(|row| &row.peer);
-        let sender = MessageSender::new(&message.from_peer, named);
+        let mut sender = MessageSender::new(&message.from_peer, named);
+        if let Some((run, key)) = sender.removed_in(&message)
+            && let Some(work) = self.core.store.assignments().get(run).await?
+            && work.target_session == key
+        {
+            sender = sender.with_backend(&work.backend);
+        }
         let most = self.core.sessions().max_ping_pong;
         let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn + 1, most));
         let answered = match message.answered() {

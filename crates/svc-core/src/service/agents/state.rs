@@ -467,6 +467,7 @@ pub(super) async fn notify_operator(
             session: &info.session_key,
             peer: own.clone(),
             project: row.owned.project.as_deref(),
+            run: None,
         };
         let asks = (SourceTool::AgentRequest, text.clone());
         tell(tx, core, from, peer, asks, terms).await?;

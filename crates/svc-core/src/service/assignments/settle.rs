@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use svc_model::{
-    Caller, DeliveryState, Message, MessageType, NewEvent, NewMessage, PeerId, Principal, Task,
-    TaskChange, TaskReport, TaskStatus, Timestamp,
+    Caller, DeliveryState, Message, MessageType, NewEvent, NewMessage, PeerId, Principal, RunId,
+    Task, TaskChange, TaskReport, TaskStatus, Timestamp,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
     conversation::SourceTool,
     limits,
@@ -342,7 +342,7 @@ async fn notify_requester(
     let tool = work.source_tool.unwrap_or(SourceTool::SendMessage);
     let held_until = work.waits_until.filter(|until| *until > tx.now());
     let terms = DeliveryTerms { held_until, ..DeliveryTerms::default() };
-    let from = AgentSender { session: &session, peer: from, project };
+    let from = AgentSender { session: &session, peer: from, project, run: Some(&work.run_id) };
     tell(tx, core, from, peer.peer.peer_id, (tool, text), (Some(key), terms)).await
 }
 
@@ -492,6 +492,8 @@ pub(in crate::service) struct AgentSender<'a> {
     /// The id of the agent's peer, or its session key if it has no peer.
     pub(in crate::service) peer: String,
     pub(in crate::service) project: Option<&'a str>,
+    /// The work that the message tells of.
+    pub(in crate::service) run: Option<&'a RunId>,
 }
 
 /// Sends a message of an agent to a peer. Drops the message if the inbox has no room: its content
@@ -507,7 +509,8 @@ pub(in crate::service) async fn tell(
     let kind = MessageType::Notification;
     let input = NewMessage { idempotency_key: key, ..team::plain_message(text, kind) };
     let caller = caller_as(sender.session, sender.project);
-    let outgoing = team::OutgoingMessage::new(core.clone(), caller, sender.peer, input, tool);
+    let mut outgoing = team::OutgoingMessage::new(core.clone(), caller, sender.peer, input, tool);
+    outgoing.run_id = sender.run.cloned();
     match team::deliver(tx, &outgoing, to, kind, terms).await {
         Ok(_) => Ok(()),
         Err(Error::LimitReached(reason)) => {

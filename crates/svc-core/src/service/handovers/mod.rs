@@ -377,8 +377,14 @@ async fn give(
     let is_batch_full = messages.len() >= BATCH as usize;
     for message in messages {
         let from = peer_of(tx, &message.from_peer).await?;
-        let sender = MessageSender::new(&message.from_peer, from.as_ref().map(|row| &row.peer))
+        let mut sender = MessageSender::new(&message.from_peer, from.as_ref().map(|row| &row.peer))
             .with_owner(from.as_ref().and_then(|row| row.owner.as_deref()));
+        if let Some((run, key)) = sender.removed_in(&message)
+            && let Some(work) = tx.assignments().get(run).await?
+            && work.target_session == key
+        {
+            sender = sender.with_backend(&work.backend);
+        }
         let answered = match message.answered() {
             Some(first) => tx.messages().get(&first).await?.map(|first| first.kind),
             None => None,

@@ -346,8 +346,16 @@ impl Hooks {
     /// Whether an event changes nothing that is worth a commit.
     async fn changes_nothing(&self, event: &HookEvent, known: &KnownSession) -> Result<bool> {
         let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
-        Ok(hook::is_sign_of_life(event, session, (peer, &known.calls), known.arrived)
-            && !self.core.store.inboxes().has_mail(&peer.peer_id, known.arrived).await?)
+        if !hook::is_sign_of_life(event, session, (peer, &known.calls), known.arrived)
+            || self.core.store.inboxes().has_mail(&peer.peer_id, known.arrived).await?
+        {
+            return Ok(false);
+        }
+        if event.moment != HookMoment::BatchEnd {
+            return Ok(true);
+        }
+        let open = self.core.store.requests().open_prompts().await?;
+        Ok(open.iter().all(|row| row.session != event.session_id))
     }
 
     /// Writes all effects of an event in one commit.

@@ -160,6 +160,17 @@ pub(in crate::service) async fn follow_event(
             }
             correct_denial(tx, session, &call, used.call()).await
         }
+        // No call of the batch runs after it, so that a denial was taken. A prompt without one may
+        // be a sub-agent's, and stay.
+        HookMoment::BatchEnd => {
+            for row in tx.requests().open_prompts_of(session).await? {
+                let is_denied = row.answering.as_ref().is_some_and(|it| is_denial(&row, it));
+                if is_denied && !timing.is_before(row.opened_at) {
+                    close(tx, &row, Closing::Over(TERMINAL)).await?;
+                }
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

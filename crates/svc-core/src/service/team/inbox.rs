@@ -430,8 +430,15 @@ impl Team {
                 }
                 None => None,
             };
+            let mut sender = senders[&message.from_peer].clone();
+            if let Some((run, key)) = sender.removed_in(&message)
+                && let Some(work) = self.core.store.assignments().get(run).await?
+                && work.target_session == key
+            {
+                sender = sender.with_backend(&work.backend);
+            }
             let MessageStamp { before: stamp, answer, .. } =
-                stamp::stamp(&message, &senders[&message.from_peer], answered, false);
+                stamp::stamp(&message, &sender, answered, false);
             message.text = quote::plain(&message.text).into_owned();
             message.correlation_id =
                 message.correlation_id.map(|answered| quote::plain(&answered).into_owned());

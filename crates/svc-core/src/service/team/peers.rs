@@ -264,7 +264,7 @@ impl Team {
             }));
             job.await?;
         }
-        let pause = limits::PID_CHECK.min(timeout / 4);
+        let pause = limits::PEER_CHECK.min(timeout / 4);
         let next = self.core.store.peers().longest_silence().await?;
         let due = next.map(|at| at.plus(timeout).since(self.core.now()) + Duration::from_millis(1));
         Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
@@ -677,7 +677,7 @@ mod tests {
         assert_eq!(status().await, PeerStatus::Idle);
         assert_eq!(
             services.team.sweep_peers().await.unwrap(),
-            limits::PID_CHECK,
+            limits::PEER_CHECK,
             "not at once again"
         );
         test.clock.advance(Duration::from_secs(2));
@@ -693,7 +693,7 @@ mod tests {
         let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
         let status = async || {
             let pause = services.team.sweep_peers().await.unwrap();
-            assert_eq!(pause, limits::PID_CHECK, "no sooner than it has to");
+            assert_eq!(pause, limits::PEER_CHECK, "no sooner than it has to");
             services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
         };
         test.clock.advance(limits::PEER_TIMEOUT);
@@ -773,8 +773,10 @@ mod tests {
     async fn the_next_sweep_comes_when_the_next_peer_is_due() {
         let (test, services) = opened().await;
         services.team.register_peer(&Caller::Operator, input("a")).await.unwrap();
-        assert_eq!(services.team.sweep_peers().await.unwrap(), limits::PID_CHECK);
-        test.clock.advance(Duration::from_secs(59));
-        assert_eq!(services.team.sweep_peers().await.unwrap(), Duration::from_millis(1001));
+        let pause = services.team.sweep_peers().await.unwrap();
+        assert_eq!(pause, limits::PEER_CHECK);
+        assert!(pause < Duration::from_secs(1), "the end of a process is seen within a second");
+        test.clock.advance(Duration::from_millis(59_500));
+        assert_eq!(services.team.sweep_peers().await.unwrap(), Duration::from_millis(501));
     }
 }

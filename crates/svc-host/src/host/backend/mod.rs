@@ -11,7 +11,10 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use svc_model::agent::{AgentBackend, HistoryEntry, HistoryRole, HostSpec};
+use svc_model::{
+    agent::{AgentBackend, HistoryEntry, HistoryRole, HostSpec},
+    limits,
+};
 
 use super::record::StderrTail;
 
@@ -32,8 +35,10 @@ pub(super) fn protocol_of(spec: &HostSpec) -> Box<dyn AgentProtocol> {
 
 /// Silence after a line that ends a turn.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Bytes kept at the end of a turn's text; the text may grow to twice as many before it is cut.
-const MAX_TEXT: usize = 256 * 1024;
+/// Bytes kept at the end of a turn's text; the text may grow to twice as many before it is cut. As
+/// many as a result has: with the line that tells of the cut the text is longer than a result, so
+/// that who waits for the answer gets it from the frames, which have all of it.
+const MAX_TEXT: usize = limits::TASK_RESULT_BYTES;
 const INTERRUPT: i32 = 2;
 
 #[derive(Debug, Default)]
@@ -87,9 +92,10 @@ impl ExecProtocol {
         self.text.extend_from_slice(line);
         self.text.push(b'\n');
         if self.text.len() > 2 * MAX_TEXT {
+            // Within a line, whose end may be the only one.
             let surplus = self.text.len() - MAX_TEXT;
-            let cut = self.text[surplus..].iter().position(|byte| *byte == b'\n');
-            let cut = surplus + cut.map_or(0, |end| end + 1);
+            let continues = |byte: &&u8| (0x80_u8..0xc0).contains(*byte);
+            let cut = surplus + self.text[surplus..].iter().take(3).take_while(continues).count();
             self.text.drain(..cut);
             self.dropped += cut;
         }
@@ -120,16 +126,18 @@ impl AgentProtocol for ExecProtocol {
             self.in_turn = true;
             effects.push(Effect::Working);
         }
-        let words = line.strip_suffix(b"\r").unwrap_or(line);
-        if let Some(end) = &self.turn_end {
-            if words == end.as_bytes() {
-                self.end_turn(None, effects);
-                return;
-            }
-        } else {
+        if self.is_turn_end(line) {
+            self.end_turn(None, effects);
+            return;
+        }
+        if self.turn_end.is_none() {
             self.last_line = Some(now);
         }
-        self.keep(words);
+        self.keep(words_of(line));
+    }
+
+    fn is_turn_end(&self, line: &[u8]) -> bool {
+        self.turn_end.as_deref().is_some_and(|end| words_of(line) == end.as_bytes())
     }
 
     fn interrupt(&mut self, effects: &mut Effects) {
@@ -157,6 +165,11 @@ impl AgentProtocol for ExecProtocol {
             self.end_turn(None, effects);
         }
     }
+}
+
+/// A line without its carriage return.
+fn words_of(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// For the fuzzer: reads lines as the output of an agent of each backend, interleaved with prompts

@@ -54,6 +54,11 @@ pub(crate) trait AgentProtocol: Debug + Send {
     /// Handles a line of standard output, without its line end.
     fn line(&mut self, line: &[u8], now: Instant, effects: &mut Effects);
 
+    /// Whether a line of standard output only ends the turn, and is no word of the agent.
+    fn is_turn_end(&self, _line: &[u8]) -> bool {
+        false
+    }
+
     fn interrupt(&mut self, effects: &mut Effects);
 
     /// Answers the request with this key.

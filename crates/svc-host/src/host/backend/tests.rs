@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use svc_model::AgentId;
 use svc_model::agent::{
     AgentBackend, AgentMcpServer, HistoryRole, HostSpec, RequestOptionKind, TurnOutcome,
 };
+use svc_model::{AgentId, limits};
 
 use super::protocol::{AgentProtocol, Decision, Effect, Effects, PromptInput};
 use super::{protocol_of, spec};
@@ -305,6 +305,39 @@ fn missing_login_is_reported_before_the_first_prompt() {
             |it| matches!(it, Effect::Fatal(why) if why.contains("not logged in; log in with")),
         );
         assert_eq!(told, !is_ready, "{backend}: {lines:?}");
+    }
+}
+
+#[test]
+fn long_text_of_a_program_keeps_its_end() {
+    let line = |length: usize| "x".repeat(length);
+    for (lines, kept) in [
+        (vec![line(530_000)], "x"),
+        (vec![line(300_000), line(300_000)], "x"),
+        (vec!["é".repeat(265_000)], "é"),
+        (vec!["€".repeat(180_000)], "€"),
+        (vec![line(100_000); 6], "x"),
+        (vec![line(530_000), "end".to_owned()], "end"),
+    ] {
+        let mut protocol = protocol_of(&spec(AgentBackend::Exec));
+        let mut effects = Effects::new();
+        protocol.start(&mut effects);
+        protocol.prompt(&PromptInput { text: "go", message_id: "m1" }, &mut effects);
+        for line in &lines {
+            assert!(!protocol.is_turn_end(line.as_bytes()));
+            protocol.line(line.as_bytes(), Instant::now(), &mut effects);
+        }
+        assert!(protocol.is_turn_end(b"done\r"));
+        protocol.line(b"done\r", Instant::now(), &mut effects);
+        let result = last_result(&effects).expect("a result");
+        let (told, text) = result.split_once('\n').expect("a line that tells of the cut");
+        assert!(told.ends_with("bytes before this are in the stream alone]"), "{told}");
+        let said: usize = lines.iter().map(|line| line.len() + 1).sum();
+        let dropped: usize = told[1..].split(' ').next().unwrap().parse().unwrap();
+        // The last line's end is not part of the text.
+        assert_eq!(dropped + text.len() + 1, said);
+        assert!(text.ends_with(kept) && !text.contains('\u{fffd}'), "{told}");
+        assert!(result.len() > limits::TASK_RESULT_BYTES, "or it would pass for the whole answer");
     }
 }
 
