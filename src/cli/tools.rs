@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use http::HeaderValue;
 use serde_json::{Map, Value, json};
@@ -156,7 +156,11 @@ async fn find(client: &Client, name: &str) -> Result<Value> {
     let mut tools = fetch(client, None).await?.into_iter();
     tools
         .find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
-        .with_context(|| format!("there is no tool {name:?}; see `svc tools list`"))
+        .ok_or_else(|| unknown(name))
+}
+
+fn unknown(name: &str) -> anyhow::Error {
+    anyhow!("there is no tool {name:?}; see `svc tools list`")
 }
 
 fn row(tool: &Value) -> Vec<Option<String>> {
@@ -239,6 +243,10 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
     let mut request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
     let answer = ask(client, &request).await?;
+    let refusal = answer["error"]["message"].as_str();
+    if refusal.is_some_and(|message| message.starts_with("Unknown tool")) {
+        return Err(unknown(&args.name));
+    }
     print_answer(context, &answer)
 }
 

@@ -332,9 +332,8 @@ impl Mcp {
             let before = before.unwrap_or(i64::MAX);
             self.core.store.streams().latest(&reader, before, limit).await
         };
-        let (list, bounds) =
-            (check::ListMark::new("resources", &()), PageBounds::new(cursor, Some(limit)));
-        let page = Page::read(&list, bounds, read, |row: &(i64, String)| row.0).await?;
+        let bounds = PageBounds::new(cursor, Some(limit));
+        let page = Page::read("resources", bounds, read, |row: &(i64, String)| row.0).await?;
         Ok(page.map(|(_, name)| name))
     }
 

@@ -12,10 +12,7 @@ use svc_model::{
 };
 use svc_store::{PageSize, RowPage, StoreError};
 
-use super::{
-    Result,
-    check::{self, ListMark},
-};
+use super::{Result, check};
 
 /// Which page of a list: its cursor, and its bounds in rows and in bytes of JSON.
 ///
@@ -151,7 +148,7 @@ impl<T> Page<T> {
     /// Reads a page of `list`. `read` gets the key of the cursor and how much to read. `key` makes
     /// the cursor's key of the page's last row.
     pub(super) async fn read<Key, LastKey, Read>(
-        list: &ListMark,
+        list: &str,
         bounds: PageBounds<'_>,
         read: impl FnOnce(Option<Key>, PageSize) -> Read,
         key: impl FnOnce(&T) -> LastKey,
@@ -170,7 +167,7 @@ impl<T> Page<T> {
 
     /// A page of a list that is in memory; the whole list if the query has neither cursor nor
     /// limit.
-    pub fn part_or_all(list: &ListMark, all: Vec<T>, query: &PageQuery) -> Result<Self>
+    pub fn part_or_all(list: &str, all: Vec<T>, query: &PageQuery) -> Result<Self>
     where
         T: Serialize,
     {
@@ -189,7 +186,7 @@ impl<T> Page<T> {
     /// A page of a list that is in memory: the first of the items after the query's cursor. `key`
     /// makes the cursor's key of the page's last item.
     pub fn of_rest<Key: Serialize>(
-        list: &ListMark,
+        list: &str,
         rest: impl IntoIterator<Item = T>,
         query: &PageQuery,
         key: impl FnOnce(&T) -> Key,
@@ -233,14 +230,13 @@ mod tests {
     fn page_of_a_list_in_memory_ends_at_its_bounds_in_items_and_in_bytes() {
         let large = "x".repeat(limits::PAGE_BYTES / 2);
         let all = [large.as_str(), "a", "b", &large, &large, "c"];
-        let list = ListMark::new("texts", &());
         let page = |begin: usize, limit: Option<u32>| {
             let query = PageQuery { limit, cursor: None };
             let rest = all[begin..].iter().copied();
-            let page = Page::of_rest(&list, rest, &query, |last| last.len());
+            let page = Page::of_rest("texts", rest, &query, |last| last.len());
             page.map(|page| (page.items.len(), page.next_cursor))
         };
-        let cursor = |key: usize| Some(check::make_cursor(&list, &key));
+        let cursor = |key: usize| Some(check::make_cursor("texts", &key));
         assert_eq!(page(0, None).unwrap(), (3, cursor(1)));
         assert_eq!(page(0, Some(2)).unwrap(), (2, cursor(1)));
         assert_eq!(page(3, None).unwrap(), (1, cursor(large.len())));

@@ -245,9 +245,8 @@ impl Projects {
         let read = async |after: Option<String>, size| {
             self.store.projects().list(after.as_deref(), size).await
         };
-        let list = check::ListMark::new("projects", &());
         let key = |project: &String| project.clone();
-        let Page { items, next_cursor } = Page::read(&list, page.into(), read, key).await?;
+        let Page { items, next_cursor } = Page::read("projects", page.into(), read, key).await?;
         let mut projects = Vec::with_capacity(items.len());
         for project in items {
             projects.push(self.shown(project).await?);

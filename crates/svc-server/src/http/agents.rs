@@ -95,8 +95,7 @@ async fn agents(
     let status = list.filter.status;
     let mut agents = app.services.agents.instances(false).await?;
     agents.retain(|view| status.is_none_or(|status| view.status == status));
-    let mark = check::ListMark::new("agents", &status);
-    Ok(Json(Page::part_or_all(&mark, agents, &list.page)?))
+    Ok(Json(Page::part_or_all("agents", agents, &list.page)?))
 }
 
 async fn list(app: App, caller: Caller, list: ListRequest<AgentFilter>) -> PageResult<AgentView> {

@@ -254,8 +254,7 @@ fn listed(
 ) -> JsonResult<SourceList> {
     let servers = manager(app)?.in_folder(folder);
     let views = servers.views().into_iter().map(|view| for_caller(caller, view));
-    let list = check::ListMark::new("sources", &folder);
-    let page = Page::part_or_all(&list, views.collect(), page)?;
+    let page = Page::part_or_all("sources", views.collect(), page)?;
     let mut problems = servers.problems().to_vec();
     // A session sees only problems with its project's files.
     problems.retain(|problem| {
@@ -387,8 +386,7 @@ async fn list_tools(
     caller: Caller,
     list: ListRequest<ToolFilter>,
 ) -> PageResult<Descriptor> {
-    let mark = check::ListMark::new("tools", &list.filter);
-    let after: Option<String> = check::cursor(&mark, list.page.cursor.as_deref())?;
+    let after: Option<String> = check::cursor("tools", list.page.cursor.as_deref())?;
     let mut open = app.tools.open_to(&caller);
     open.sort_by(|a, b| a.name().cmp(b.name()));
     let rest = open.into_iter().filter(|tool| {
@@ -397,5 +395,5 @@ async fn list_tools(
             && list.filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });
     let rest = rest.map(|tool| Descriptor::from_tool(&tool));
-    Ok(Json(Page::of_rest(&mark, rest, &list.page, |last| last.name.clone())?))
+    Ok(Json(Page::of_rest("tools", rest, &list.page, |last| last.name.clone())?))
 }

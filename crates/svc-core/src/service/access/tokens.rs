@@ -213,9 +213,8 @@ impl Access {
         let read = async |before: Option<String>, limit| {
             self.core.store.tokens().list(before.as_deref(), limit).await
         };
-        let list = check::ListMark::new("tokens", &());
         let key = |row: &TokenRow| row.token_id.clone();
-        let page = Page::read(&list, page.into(), read, key).await?;
+        let page = Page::read("tokens", page.into(), read, key).await?;
         Ok(page.map(TokenInfo::from))
     }
 

@@ -149,7 +149,6 @@ impl Agents {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<AgentView>> {
         let reader = Reader::from_caller(caller);
-        let list = check::ListMark::new("hosts", filter);
         let mut filter = filter.clone();
         filter.project = self.core.projects.named(filter.project.as_deref()).await?;
         filter.backend = filter.backend.map(|backend| backend_names(&backend).1.to_owned());
@@ -163,7 +162,7 @@ impl Agents {
             self.core.store.agents().list(&reader, &filter, before.as_ref(), limit).await
         };
         let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
-        let page = Page::read(&list, page.into(), read, key).await?;
+        let page = Page::read("hosts", page.into(), read, key).await?;
         let machines = self.core.machine_names().await?;
         let mut page = page.map(|row| {
             let machine = machines.get(&row.machine_id).cloned();

@@ -47,8 +47,7 @@ impl Agents {
             self.core.store.requests().list(&reader, filter.open, before.as_ref(), limit).await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
-        let list = check::ListMark::new("requests", filter);
-        let mut page = Page::read(&list, page.into(), read, key).await?;
+        let mut page = Page::read("requests", page.into(), read, key).await?;
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
             let peer = match request.agent_id {
                 Some(_) => self.core.store.peers().of_key(&request.session).await?,

@@ -217,13 +217,12 @@ impl Journal {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Ghap>> {
         let reader = Reader::from_caller(caller);
-        let list = check::ListMark::new("ghap", filter);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let filter = GhapFilter { project, ..filter.clone() };
         let read = async |before: Option<GhapId>, limit| {
             self.core.store.ghaps().list(&reader, &filter, before.as_ref(), limit).await
         };
-        Page::read(&list, page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
+        Page::read("ghap", page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
     /// The share of confirmed predictions, by client and domain, in the records that the caller may

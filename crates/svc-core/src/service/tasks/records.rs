@@ -120,8 +120,7 @@ impl Tasks {
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
-        let list = check::ListMark::new("tasks", filter);
-        Ok(Page::read(&list, page.into(), read, key).await?.map(|row| row.task))
+        Ok(Page::read("tasks", page.into(), read, key).await?.map(|row| row.task))
     }
 
     /// Appends a producer's events to a task, and returns the first and the last seq.

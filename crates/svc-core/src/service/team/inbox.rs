@@ -381,8 +381,7 @@ impl Team {
         let read = async |after: Option<i64>, limit| {
             self.core.store.inboxes().list(&peer, after.unwrap_or(0), limit).await
         };
-        let list = check::ListMark::new("inbox", &peer);
-        let page = Page::read(&list, page.into(), read, |row: &MessageRow| row.id).await?;
+        let page = Page::read("inbox", page.into(), read, |row: &MessageRow| row.id).await?;
         Ok(page.map(|row| row.message))
     }
 
@@ -397,7 +396,6 @@ impl Team {
             let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
             return Err(Error::Forbidden(why.to_owned()));
         }
-        let list = check::ListMark::new("messages", &filter);
         if let Some(peer) = &filter.peer {
             let id = self.find_peer(caller, peer, ResourceKind::Peer).await?;
             filter.peer = Some(id.as_str().to_owned());
@@ -406,7 +404,7 @@ impl Team {
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages().list(filter, before, characters, limit).await
         };
-        Page::read(&list, page.into(), read, |listed: &ListedMessage| listed.id).await
+        Page::read("messages", page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
     #[boxed]

@@ -195,8 +195,7 @@ impl Team {
             (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
         };
         let machines = self.core.machine_names().await?;
-        let list = check::ListMark::new("peers", &(filter, is_living));
-        let page = Page::read(&list, page, read, key).await?;
+        let page = Page::read("peers", page, read, key).await?;
         Ok(page.map(|mut row| {
             let machine = row.machine_id.as_ref().and_then(|id| machines.get(id));
             row.peer.machine = machine.cloned();

@@ -287,7 +287,6 @@ impl Team {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Session>> {
         let reader = Reader::from_caller(caller);
-        let list = check::ListMark::new("sessions", filter);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
         let client = filter.client.as_deref().map(|client| backend_names(client).0.to_owned());
         let filter = &SessionFilter { project, client, ..filter.clone() };
@@ -297,7 +296,7 @@ impl Team {
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(&list, page.into(), read, key).await
+        Page::read("sessions", page.into(), read, key).await
     }
 
     #[boxed]
