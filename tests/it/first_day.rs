@@ -322,11 +322,9 @@ fn latest_task_and_session_by_name_are_shown() {
     team(&d);
     let shown = svc(&d.home, &["session", "show", "ann", "--json"]).json();
     assert_eq!(shown["session_id"], "s-1");
-    let start = json!({ "session_id": "s-9", "cwd": "/work" });
-    let params = json!({ "name": "start_session", "arguments": start });
-    d.post("/mcp", &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }))
-        .ok(200);
-    let silent = svc(&d.home, &["session", "history", "s-9"]);
+    let eve = json!({ "display_name": "eve", "backend": "claude", "session_id": "s-9" });
+    register(&d, &eve);
+    let silent = svc(&d.home, &["session", "history", "eve"]);
     assert!(silent.ok().contains("nothing was said"), "{silent:?}");
     let sent = svc(&d.home, &["session", "send", "ann", "main is frozen", "--notify"]);
     assert_eq!(sent.code, Some(0), "{sent:?}");

@@ -89,11 +89,11 @@ fn outcome_view_has_attempt_and_result() {
     assert_eq!(
         json!(told),
         json!([
-            ["record", "A", "Empty it", "yes", "green", null, "claude-code", "/work"],
-            ["record", "B", "Empty it", "no", "red", "cargo test", "claude-code", "/work"],
-            ["record", "C", "Empty it", "given up", "no time", null, "claude-code", "/work"],
-            ["record", "D", "Empty it", "open", null, null, "claude-code", "/work"],
-            ["run", null, "make", "yes", "ok", null, "claude-code", null],
+            ["record", "A", "Empty it", "yes", "green", null, "claude", "/work"],
+            ["record", "B", "Empty it", "no", "red", "cargo test", "claude", "/work"],
+            ["record", "C", "Empty it", "given up", "no time", null, "claude", "/work"],
+            ["record", "D", "Empty it", "open", null, null, "claude", "/work"],
+            ["run", null, "make", "yes", "ok", null, "claude", null],
         ])
     );
     assert_eq!(json!(d.home.rows("select id from outcomes where goal = 'D'")), json!([[open]]));

@@ -9,7 +9,7 @@ use svc_model::{
 use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
 
-use super::{Page, PageBounds, Result, check, core::Core};
+use super::{Page, PageBounds, Result, core::Core};
 use crate::boxed;
 
 #[derive(Debug, Clone)]

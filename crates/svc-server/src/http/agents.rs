@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use svc_core::service::{
     Error, Page,
     agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
-    check,
     log::StreamFollower,
     process::RequestSender,
     prompts::{AnswerRequest, PromptOutcome},

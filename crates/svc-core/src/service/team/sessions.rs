@@ -7,7 +7,7 @@ use serde_json::json;
 use svc_model::{
     AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, NOT_BLANK, PeerId, PeerReference,
     Principal, Reader, SessionFilter, SessionReference, SessionStanding, Timestamp, TokenId,
-    backend_names, is_own_session,
+    is_own_session,
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
 };
@@ -148,7 +148,7 @@ impl Team {
         let start = SessionStart {
             session_id,
             project: self.core.projects.to_start(caller, new.cwd.as_deref()).await?,
-            client: new.client.map(|client| backend_names(&client).0.to_owned()),
+            client: new.client,
             source: new.source.unwrap_or(SessionSource::Startup),
             created_by: caller.principal().to_string(),
         };
@@ -288,8 +288,7 @@ impl Team {
     ) -> Result<Page<Session>> {
         let reader = Reader::from_caller(caller);
         let project = self.core.projects.named(filter.project.as_deref()).await?;
-        let client = filter.client.as_deref().map(|client| backend_names(client).0.to_owned());
-        let filter = &SessionFilter { project, client, ..filter.clone() };
+        let filter = &SessionFilter { project, ..filter.clone() };
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
             self.core.store.sessions().list(&reader, filter, before, limit).await
