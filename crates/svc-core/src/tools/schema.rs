@@ -263,7 +263,9 @@ fn remove_zero_fractions(schema: &Value, value: &mut Value) {
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| remove_zero_fractions(schema, item));
+                for item in items {
+                    remove_zero_fractions(schema, item);
+                }
             }
         }
         Value::Object(object) => remove_zero_fractions_of_members(schema, object),

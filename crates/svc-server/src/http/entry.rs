@@ -60,7 +60,8 @@ impl EntryRules {
         let is_own = |host: &str| self.is_own_host(host, reached);
         let mut hosts = headers.get_all(header::HOST).iter();
         let are_own = hosts.all(|host| host.to_str().is_ok_and(is_own));
-        if !is_local && !(are_own && named.is_some_and(is_own)) {
+        let is_allowed = is_local || are_own && named.is_some_and(is_own);
+        if !is_allowed {
             return forbidden("Host", "see --allowed-host");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
