@@ -193,6 +193,11 @@ impl UnauthenticatedConnections {
 
     fn add(&self, client: &Arc<ClientConnection>) {
         let mut waiting = self.lock();
+        // A connection that is to be closed would push out another that became active with it.
+        if client.is_to_go.load(Relaxed) {
+            client.is_listed.store(false, Relaxed);
+            return;
+        }
         waiting.push(Arc::clone(client));
         while waiting.len() > self.most && Self::close_longest_idle(&mut waiting) {}
     }
@@ -422,6 +427,19 @@ mod tests {
         assert!(!is_closed(&looked_at), "one has left");
         waiting(&bounds, 102);
         assert!(is_closed(&looked_at) && !is_closed(&last));
+    }
+
+    #[test]
+    fn connection_that_is_to_be_closed_pushes_nobody_out() {
+        let bounds = ConnectionBounds::of_descriptors(1024);
+        let all: Vec<_> = (0..65).map(|_| waiting(&bounds, 1)).collect();
+        assert!(is_closed(&all[0]));
+        // Its task looks once more for bytes that arrived meanwhile.
+        all[0].waits_for_client();
+        assert!(!all[1..].iter().any(|client| is_closed(client)));
+        all[0].note_activity();
+        all[0].waits_for_client();
+        assert!(is_closed(&all[1]), "a connection that sent something stays");
     }
 
     #[test]
