@@ -35,9 +35,9 @@ pub enum SessionStanding {
     /// The caller's hook proves to be its client's, but the earlier process lives.
     Occupied,
     Foreign,
-    /// A process of another project has a session with this client id. A session is identified by
-    /// its process and its client id, so a hook of the caller's client means another session: its
-    /// own.
+    /// A process of another project has a session with this client id, or nobody has it any more. A
+    /// session is identified by its process and its client id, so a hook of the caller's client
+    /// means another session: its own.
     Elsewhere,
     /// Nobody may begin it: only the daemon makes such ids, or the name is reserved.
     Reserved,
@@ -50,7 +50,8 @@ pub enum SessionStanding {
     reason = "each is a fact of its own that the rule asks for"
 )]
 pub struct KnownOwner {
-    /// `None` if the stored value does not parse: then nobody owns it, and nobody takes it over.
+    /// `None` if the session was removed and its row stays for its records, or if the stored value
+    /// does not parse: then nobody owns it, and nobody takes it over.
     pub owner: Option<Principal>,
     /// Whether nobody can act as the owner any more: its process is gone, or its tokens are.
     pub is_gone: bool,
@@ -104,6 +105,7 @@ impl SessionStanding {
             {
                 Self::Elsewhere
             }
+            None if !is_reserved_name(id) && !is_daemons_session_id(id) => Self::Elsewhere,
             _ => Self::Foreign,
         }
     }
@@ -405,7 +407,7 @@ mod tests {
                 false,
                 Foreign,
             ),
-            ("nobody's, whatever else is so", Some(nobodys), false, Foreign),
+            ("nobody's, whatever else is so", Some(nobodys), false, Elsewhere),
         ] {
             assert_eq!(decide(&a, "s", row.as_ref(), is_subject), standing, "{case}");
         }

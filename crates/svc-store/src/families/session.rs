@@ -210,7 +210,8 @@ impl SessionWrites<'_> {
     ///
     /// Records, observed outcomes and memories stay: they are the team's history. Records and
     /// outcomes name their session, so a session that has any keeps its row, without an owner and
-    /// hidden from the reads of sessions. Whoever begins a session with that id gets the row.
+    /// hidden from the reads of sessions. The operator who begins a session with that id gets the
+    /// row; a client that does has a session of its own.
     #[boxed]
     pub async fn remove(&mut self, session_id: &str) -> Result<()> {
         change!(self.tx,

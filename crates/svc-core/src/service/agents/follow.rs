@@ -24,7 +24,7 @@ use super::{
     Agents,
     intake::{IntakeResult, finish, give_unfinished, is_plain, logged, take_in, work_of},
     mailing::deliver_mail,
-    state::{LiveAgents, stream_of, unknown},
+    state::{LiveAgents, stream_of},
 };
 use crate::service::{Error, Result, core::Core, process, team};
 
@@ -104,10 +104,9 @@ impl AgentFollower {
 
     async fn follow_once(&self) -> Result<FollowedAgent> {
         let Self { agents, id } = self;
-        let row = agents.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
-        if row.ended_at.is_some() {
-            return Ok(FollowedAgent::ToItsEnd);
-        }
+        // An agent that has ended may have been removed meanwhile.
+        let live = agents.core.store.agents().get(id).await?.filter(|row| row.ended_at.is_none());
+        let Some(row) = live else { return Ok(FollowedAgent::ToItsEnd) };
         let host = agents.host(id);
         if row.host.is_none() {
             match host.status().await {
@@ -268,10 +267,8 @@ impl AgentFollower {
     /// that it left are stored and the agent is ended.
     async fn without_host(&self) -> Result<bool> {
         let Self { agents, id } = self;
-        let row = agents.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
-        if row.ended_at.is_some() {
-            return Ok(true);
-        }
+        let live = agents.core.store.agents().get(id).await?.filter(|row| row.ended_at.is_none());
+        let Some(row) = live else { return Ok(true) };
         if row.host_process().is_some_and(|host| !agents.core.is_gone(&host)) {
             return Ok(false);
         }
@@ -478,5 +475,22 @@ impl AgentDeltas {
 impl Drop for AgentDeltas {
     fn drop(&mut self) {
         self.core.store.bus().unfinished_entries().finish(&self.stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::service::testing::opened;
+
+    /// The end of the agent was stored, and the answer to that was lost.
+    #[tokio::test]
+    async fn follower_of_an_agent_that_was_removed_ends() {
+        let (_test, services) = opened().await;
+        let follower = AgentFollower::new(&services.agents, &AgentId::from("ag_1".to_owned()));
+        assert!(follower.without_host().await.unwrap());
+        timeout(Duration::from_mins(1), follower.follow()).await.unwrap();
     }
 }

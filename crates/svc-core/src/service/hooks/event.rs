@@ -834,6 +834,32 @@ mod tests {
         child.wait().unwrap();
     }
 
+    /// Nobody takes over the row of a removed session, which stays for the session's records.
+    #[tokio::test]
+    async fn client_that_resumes_a_removed_session_has_a_session_of_its_own() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        test.execute(
+            "
+            insert into session (session_id, source, created_by, started_at, last_seen_at, ended_at)
+            values ('kept', 'startup', 'removed', 1, 1, 1)",
+        )
+        .await;
+        let process = process::identity(std::process::id());
+        let [caller, _] = callers_of(&[process.clone(), process.clone()]);
+        let folder = tempfile::tempdir().unwrap();
+        let payload = json!({
+            "session_id": "kept", "hook_event_name": "SessionStart", "source": "resume",
+            "cwd": folder.path(),
+        });
+        let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+        let call = HookCall { is_from_hook: true, ..HookCall::default() };
+        services.hooks.hook(&caller, event, call).await.unwrap();
+        let own = session_id_in_process("kept", &process);
+        assert!(test.store.sessions().get(&own).await.unwrap().is_some());
+        assert!(test.store.sessions().get("kept").await.unwrap().is_none());
+    }
+
     /// One process has looked for the session when another takes the id. The write job refuses, and
     /// a second look, with the event as it came, finds that the id is taken.
     #[tokio::test]

@@ -210,7 +210,8 @@ impl HookWriteJob {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
             SessionEffect::Touch => {
                 let project = self.project.as_deref().or_else(|| self.caller.project());
-                team::touch_uncharged(tx, &self.caller, project, session_id).await?;
+                let session = (session_id.as_str(), known.as_ref());
+                team::touch_uncharged(tx, &self.caller, project, session).await?;
             }
             SessionEffect::End { reason } => {
                 ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;

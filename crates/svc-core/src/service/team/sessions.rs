@@ -486,19 +486,31 @@ pub(in crate::service) async fn touch_session(
 ) -> Result<()> {
     let known = tx.sessions().get(session_id).await?;
     check_open(tx, budget, caller, known.as_ref()).await?;
-    Ok(touch_uncharged(tx, caller, caller.project(), session_id).await?)
+    Ok(touch_uncharged(tx, caller, caller.project(), (session_id, known.as_ref())).await?)
 }
 
-/// Like [`touch_session`], for what a hook reports: it is not refused for the row.
+/// Like [`touch_session`], for what a hook reports: it is not refused for the row. `known` is the
+/// session as this job has read it.
 pub(in crate::service) async fn touch_uncharged(
     tx: &mut WriteTx,
     caller: &Caller,
     project: Option<&str>,
-    session_id: &str,
+    (session_id, known): (&str, Option<&Session>),
 ) -> Result<(), StoreError> {
-    let known = tx.sessions().owner(session_id).await?;
-    tx.sessions().touch(session_id, &caller.principal().to_string(), project).await?;
-    if project.is_some() && known.is_some_and(|row| row.project.is_none()) {
+    let created_by = caller.principal().to_string();
+    if known.is_none() && tx.sessions().owner(session_id).await?.is_some() {
+        // The row was kept for the records of a session that was removed.
+        let start = SessionStart {
+            session_id: session_id.to_owned(),
+            project: project.map(str::to_owned),
+            client: None,
+            source: SessionSource::Startup,
+            created_by: created_by.clone(),
+        };
+        tx.sessions().begin(&start).await?;
+    }
+    tx.sessions().touch(session_id, &created_by, project).await?;
+    if project.is_some() && known.is_some_and(|session| session.project.is_none()) {
         // Who may read the session's stream depends on its project.
         let visibility = visibility_of(tx, session_id).await?;
         tx.streams().set_visibility(&stream_of(session_id), &visibility).await?;
@@ -521,4 +533,29 @@ fn candidate(session: &Session) -> Candidate {
     let client = session.client.as_deref().unwrap_or("no client");
     let about = format!("{state}, {client}, since {}", session.started_at);
     Candidate { id: session.session_id.clone(), about }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::testing::opened;
+
+    /// The row of a removed session stays for its records, hidden and without an owner.
+    #[tokio::test]
+    async fn call_in_a_session_that_was_removed_begins_it_again() {
+        let (test, services) = opened().await;
+        test.execute(
+            "
+            insert into session (session_id, source, created_by, started_at, last_seen_at, ended_at)
+            values ('s', 'startup', 'removed', 1, 1, 1)",
+        )
+        .await;
+        let team = &services.team;
+        let acting = ActingSession { session_id: "s".to_owned(), agent_id: String::new() };
+        let count = team.count_tool(&Caller::Operator, acting, None).await.unwrap();
+        let detail = team.session_detail(&Caller::Operator, "s").await.unwrap();
+        assert_eq!((count, detail.session.ended_at), (1, None));
+        let row = test.store.sessions().owner("s").await.unwrap().unwrap();
+        assert_eq!(row.owner, Some(Principal::Operator));
+    }
 }
