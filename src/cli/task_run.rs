@@ -89,7 +89,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
         (false, true) => PrintMode::Quiet,
         (false, false) => PrintMode::Announced,
     };
-    let printer = Arc::new(RunPrinter::new(mode, discovery.clone()));
+    let printer = Arc::new(RunPrinter::new(mode, discovery.clone(), max_wait));
     let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
     let has_key = args.idempotency_key.is_some();
     if has_key {
@@ -251,6 +251,9 @@ pub(super) fn event_document(id: Option<u64>, kind: &str, data: &Value) -> Value
 struct RunPrinter {
     mode: PrintMode,
     discovery: Discovery,
+    /// How long the daemon may be away when only the printing of events is left.
+    max_wait: Duration,
+    all_sent: CancellationToken,
     stdout: Mutex<Option<Stdout>>,
     stderr: Mutex<Option<Stderr>>,
     muted: CancellationToken,
@@ -266,10 +269,12 @@ enum PrintMode {
 }
 
 impl RunPrinter {
-    fn new(mode: PrintMode, discovery: Discovery) -> Self {
+    fn new(mode: PrintMode, discovery: Discovery, max_wait: Duration) -> Self {
         Self {
             mode,
             discovery,
+            max_wait,
+            all_sent: CancellationToken::new(),
             stdout: Mutex::new(Some(tokio::io::stdout())),
             stderr: Mutex::new(Some(tokio::io::stderr())),
             muted: CancellationToken::new(),
@@ -280,8 +285,10 @@ impl RunPrinter {
     async fn follow(&self, task: &TaskDocument) -> Result<()> {
         let path = with_query("/v1/biam/subscribe", &[("task_id", Some(task.id()))]);
         let mut follower = Follower::new(self.discovery.clone(), path).patient();
-        while let Some(item) = follower.next().await? {
+        let mut is_away = false;
+        while let Some(item) = self.next_item(&mut follower, is_away).await? {
             let FollowItem::Event { id, kind, data } = item else {
+                is_away = matches!(item, FollowItem::Disconnected { .. });
                 note(&item);
                 continue;
             };
@@ -293,6 +300,26 @@ impl RunPrinter {
             }
         }
         Ok(())
+    }
+
+    /// The next item of the task's events. Fails if the daemon has had all events of the run and is
+    /// away for longer than the run waits for it: somebody waits for the command's exit code.
+    async fn next_item(
+        &self,
+        follower: &mut Follower,
+        is_away: bool,
+    ) -> Result<Option<FollowItem>> {
+        let is_late = async {
+            if !is_away {
+                std::future::pending::<()>().await;
+            }
+            self.all_sent.cancelled().await;
+            sleep(self.max_wait).await;
+        };
+        tokio::select! {
+            item = follower.next() => Ok(item?),
+            () = is_late => bail!("the daemon is away; it has all of them"),
+        }
     }
 
     /// Writes the bytes unchanged, and waits until they are written.
@@ -336,6 +363,10 @@ impl RunObserver for RunPrinter {
         {
             output::note(&format!("svc: the task's events cannot be followed: {error}"));
         }
+    }
+
+    fn all_sent(&self) {
+        self.all_sent.cancel();
     }
 
     fn mute(&self) {
@@ -388,14 +419,14 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     if new {
         header.create["idempotency_key"] = json!(format!("{}-new", header.run));
     }
-    let discovery = context.discovery()?;
+    let (discovery, max_wait) = (context.discovery()?, max_wait(context, RESEND_TIMEOUT)?);
     let sender = EventSender {
         discovery: discovery.clone(),
         create: header.create,
         reader,
-        max_wait: max_wait(context, RESEND_TIMEOUT)?,
+        max_wait,
         accept_begun: true,
-        observer: Arc::new(RunPrinter::new(PrintMode::Quiet, discovery)),
+        observer: Arc::new(RunPrinter::new(PrintMode::Quiet, discovery, max_wait)),
     };
     let (outcome, task) = sender.run_to_end(written).await;
     match outcome {
@@ -415,4 +446,28 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     let id = task.as_ref().map(TaskDocument::id).unwrap_or_default();
     let line = format!("task {id} has all lines; removed {}", file.display());
     context.print_line(&json!({ "task_id": id, "removed": file }), &line)
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_sys::config::{Env, Paths};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// The daemon was killed after it had the last event and before it told that one.
+    #[tokio::test]
+    async fn run_in_json_ends_although_the_daemon_does_not_come_back() {
+        let home = tempfile::tempdir().unwrap();
+        let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
+        let paths = Paths::resolve(&env, Some(home.path())).unwrap();
+        let discovery = Discovery::for_agent(&paths, &env, None).unwrap();
+        let printer = RunPrinter::new(PrintMode::Json, discovery, Duration::from_millis(1));
+        let task = TaskDocument(json!({ "task_id": "task_1" }));
+        let followed = timeout(Duration::from_millis(200), printer.follow(&task)).await;
+        followed.expect_err("while the command runs the daemon may be away for any time");
+        printer.all_sent();
+        let followed = timeout(Duration::from_mins(1), printer.follow(&task)).await;
+        followed.expect("it ends").expect_err("not all was printed");
+    }
 }

@@ -298,16 +298,26 @@ fn unrecorded(
     let rest = value(&left)?;
     // A copy with entries of svc is that of a later installation.
     let is_before = |copy: &str| {
-        let Ok(document) = value(copy) else { return false };
-        let own = edit::guess(&document, edits);
-        matches!(without(copy, format, edits, &own), Ok(Some(same)) if same == copy)
-            && edit::without_empty(document, &undo.made) == rest
+        let Ok(mut document) = ConfigDocument::parse(format, copy) else { return false };
+        let own = edit::guess(&document.value(), edits);
+        let has_entries =
+            !matches!(without(copy, format, edits, &own), Ok(Some(same)) if same == copy);
+        edit::remove_empty(&mut document, &undo.made);
+        !has_entries && document.value() == rest && is_same_but_layout(&document.text(), &left)
     };
     Ok(match copy {
         Some(copy) if is_before(copy) => Some(copy.to_owned()),
         None if is_blank(&left, format) => None,
         _ => Some(left),
     })
+}
+
+/// Whether two texts differ in spaces, commas and brackets alone. Documents with the same values
+/// may have other comments, and members in another order.
+fn is_same_but_layout(one: &str, other: &str) -> bool {
+    let is_layout = |c: char| c.is_whitespace() || matches!(c, ',' | '{' | '}' | '[' | ']');
+    let rest = |text: &str| text.chars().filter(|c| !is_layout(*c)).collect::<String>();
+    rest(one) == rest(other)
 }
 
 /// Whether a document has neither members nor comments.
@@ -570,6 +580,17 @@ mod tests {
         let left = value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
         assert_eq!(left, json!({ "a": [1, 3] }), "nothing of svc, and no empty list");
         assert!(copy.exists(), "another program has changed the file since");
+
+        fs::write(&path, before).expect("writes");
+        install(folder.path(), &change);
+        forget();
+        let text = fs::read_to_string(&path).expect("reads").replacen('{', "{ // mine\n", 1);
+        fs::write(&path, text).expect("writes");
+        uninstall(folder.path(), &path, &edits);
+        let left = fs::read_to_string(&path).expect("reads");
+        assert!(left.contains("// mine"), "a comment that was added since: {left}");
+        assert_eq!(value(FileFormat::Json, &left), json!({ "a": [1, 2] }));
+        assert!(copy.exists(), "it does not have the comment");
 
         fs::remove_file(&copy).expect("is there");
         fs::remove_file(&path).expect("is there");

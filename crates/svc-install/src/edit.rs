@@ -259,20 +259,17 @@ fn rules_of_ours(document: &Value, table: &[&str], form: &GrantForm) -> Vec<Stri
     names.into_iter().filter(is_ours).cloned().collect()
 }
 
-/// The document without those of the tables and lists at `paths` that are empty.
-pub(crate) fn without_empty(mut document: Value, paths: &[Vec<String>]) -> Value {
+/// Removes those of the tables and lists at `paths` that are empty.
+pub(crate) fn remove_empty(document: &mut ConfigDocument, paths: &[Vec<String>]) {
+    // The innermost first, as their parents may then be empty.
     let mut paths: Vec<&Vec<String>> = paths.iter().collect();
     paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
     for path in paths {
-        let Some((last, parents)) = path.split_last() else { continue };
-        let parent = parents.iter().try_fold(&mut document, |value, key| value.get_mut(key));
-        if let Some(map) = parent.and_then(Value::as_object_mut)
-            && map.get(last).is_some_and(is_empty)
-        {
-            map.remove(last);
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        if at(&document.value(), &path).is_some_and(is_empty) {
+            document.remove(&keys(&path));
         }
     }
-    document
 }
 
 /// The text without the edit, and with what the edit replaced; `None` for a file that svc wrote
@@ -337,16 +334,7 @@ pub fn undo(
     if !is_there {
         return Ok(Some(text.to_owned()));
     }
-    // The innermost first, as their parents may then be empty.
-    let mut made: Vec<&Vec<String>> = undo.made.iter().collect();
-    made.sort_by_key(|path| std::cmp::Reverse(path.len()));
-    for path in made {
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        let now = document.value();
-        if at(&now, &path).is_some_and(is_empty) {
-            document.remove(&keys(&path));
-        }
-    }
+    remove_empty(&mut document, &undo.made);
     Ok(Some(document.text()))
 }
 

@@ -28,10 +28,11 @@
 //! ```
 //!
 //! A column of rank 0 is always shown, unless it can be spared. If the screen is too narrow, the
-//! columns with the highest rank are hidden first. A screen also hides a column without any value, and one with its usual
-//! value in all rows. Names are truncated last. With `--full` a screen gets all columns and whole
-//! cells, and a program (a pipe) gets them always, with exact times. Print rows that are not JSON with [`table`] and one object with [`object`]. Pass
-//! text of others through [`visible`] before it becomes part of a sentence.
+//! columns with the highest rank are hidden first. A screen also hides a column without any value,
+//! and one with its usual value in all rows. Names are truncated last. With `--full` a screen gets
+//! all columns and whole cells, and a program (a pipe) gets them always, with exact times. Print
+//! rows that are not JSON with [`table`] and one object with [`object`]. Pass text of others through
+//! [`visible`] before it becomes part of a sentence.
 
 mod column;
 mod screen;

@@ -19,6 +19,8 @@ use super::link::{Effort, LinkError};
 
 /// The error code for an argument that is missing from the headers.
 const HEADER_MISMATCH: i64 = -32020;
+/// The error code for a token that is no longer good.
+const UNAUTHORIZED: i64 = -32003;
 
 #[derive(Debug, Default)]
 struct Attempts {
@@ -267,17 +269,20 @@ fn code(error: &RawValue) -> Option<i64> {
 }
 
 fn is_shutdown_error(message: &[u8]) -> bool {
-    error_data(message).is_some_and(|data| data["retryable"] == true)
+    error_of(message).is_some_and(|error| error["data"]["retryable"] == true)
 }
 
-/// Whether the call has no answer because its token ended meanwhile.
+/// Whether the call has no answer because its token ended meanwhile. Errors of servers pass
+/// unchanged, and one that asks for a login may have the same word, so the code is checked, too.
 fn is_token_error(message: &[u8]) -> bool {
-    error_data(message).is_some_and(|data| data["code"] == "unauthorized")
+    error_of(message).is_some_and(|error| {
+        error["code"] == UNAUTHORIZED && error["data"]["code"] == "unauthorized"
+    })
 }
 
-fn error_data(message: &[u8]) -> Option<Value> {
+fn error_of(message: &[u8]) -> Option<Value> {
     let error = JsonRpcEnvelope::parse(message).ok().and_then(|message| message.error)?;
-    serde_json::from_str::<Value>(error.get()).ok()?.get("data").cloned()
+    serde_json::from_str(error.get()).ok()
 }
 
 impl Bridge {
@@ -335,5 +340,27 @@ impl Bridge {
         if let Some(session) = self.session.get().filter(|it| it.id.is_some()) {
             self.link.open(&mcp_request::delete(session.setting()), Effort::Once).await.ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn error_of_a_server_is_not_taken_for_the_end_of_the_token() {
+        let error = |code: i64, data: Value| {
+            let error = json!({ "code": code, "message": "m", "data": data });
+            json!({ "jsonrpc": "2.0", "id": 1, "error": error }).to_string()
+        };
+        let unauthorized = json!({ "code": "unauthorized", "retryable": false });
+        assert!(is_token_error(error(-32003, unauthorized.clone()).as_bytes()));
+        for (code, data) in [(-32001, unauthorized), (-32003, json!({})), (-32003, Value::Null)] {
+            let message = error(code, data);
+            assert!(!is_token_error(message.as_bytes()), "{message}");
+        }
+        assert!(!is_token_error(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
     }
 }

@@ -84,8 +84,8 @@ pub fn limit(limit: Option<u32>) -> Result<u32> {
     Ok(limit)
 }
 
-/// Decodes a cursor that [`make_cursor`] made for the list of this name. Cursors hold the name, since
-/// the key of one list may have the form of another's and mean something else there.
+/// Decodes a cursor that [`make_cursor`] made for the list of this name. Cursors hold the name,
+/// since the key of one list may have the form of another's and mean something else there.
 pub fn cursor<T: DeserializeOwned>(list: &str, text: Option<&str>) -> Result<Option<T>> {
     let Some(text) = text else { return Ok(None) };
     // A cursor has one form: `hex` would take capitals, too.

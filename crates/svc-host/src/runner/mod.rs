@@ -161,6 +161,7 @@ impl<O: RunObserver> Run<O> {
             _ => false,
         };
         if has_end {
+            observer.all_sent();
             // The observer may still be showing what the daemon has of the task.
             tokio::select! {
                 shown = &mut announcing => shown?,

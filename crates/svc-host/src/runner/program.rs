@@ -293,6 +293,10 @@ pub trait RunObserver: Send + Sync + 'static {
     /// unless events are left that the daemon did not take.
     fn task_made(&self, task: &TaskDocument) -> impl Future<Output = ()> + Send;
 
+    /// The program has ended, the daemon has its last event, and the run waits for
+    /// [`Self::task_made`] alone.
+    fn all_sent(&self);
+
     /// Stops showing output: after a second signal, a stalled reader must not delay the end.
     fn mute(&self);
 

@@ -77,7 +77,7 @@ fn deep_metadata_is_refused_and_the_deepest_can_be_listed() {
 }
 
 #[test]
-fn cursor_is_for_its_own_list_and_filters() {
+fn cursor_is_for_its_own_list() {
     let d = Client::start();
     for _ in 0..2 {
         d.post("/v1/tasks", &json!({ "agent": "a" })).ok(201);
@@ -85,12 +85,11 @@ fn cursor_is_for_its_own_list_and_filters() {
     let next = |path: &str| text(&d.get(path).ok(200), "next_cursor");
     let cursor = next("/v1/tasks?limit=1");
     assert_eq!(d.get(&format!("/v1/tasks?limit=2&cursor={cursor}")).ok(200)["count"], 1);
-    for other in ["sessions?", "hosts?", "requests?", "tools?", "ghap?", "tasks?agent=a&"] {
-        invalid(&d.get(&format!("/v1/{other}cursor={cursor}")), "cursor");
+    for other in ["sessions", "hosts", "requests", "tools", "ghap"] {
+        invalid(&d.get(&format!("/v1/{other}?cursor={cursor}")), "cursor");
     }
     let filtered = next("/v1/tasks?limit=1&agent=a");
     assert_eq!(d.get(&format!("/v1/tasks?agent=a&cursor={filtered}")).ok(200)["count"], 1);
-    invalid(&d.get(&format!("/v1/tasks?cursor={filtered}")), "cursor");
     let capitals = cursor.to_uppercase();
     assert_ne!(capitals, cursor);
     invalid(&d.get(&format!("/v1/tasks?cursor={capitals}")), "cursor");
