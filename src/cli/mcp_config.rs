@@ -217,12 +217,12 @@ fn refuse_foreign(path: &Path, name: &str) -> Result<()> {
 /// Largest file of a token, in bytes.
 const MAX_TOKEN: u64 = 4096;
 
-/// Refuses to overwrite a file that is no token of an earlier session. Checked before the token is
+/// Refuses to overwrite a file that is neither empty nor a token of an earlier session. Checked before the token is
 /// minted, so that a refusal leaves no token behind.
 fn refuse_other_than_token(path: &Path) -> Result<()> {
     let is_token = match bounded_file::read_text(path, MAX_TOKEN) {
         Ok(None) => true,
-        Ok(Some(text)) => is_session_token(text.trim()),
+        Ok(Some(text)) => text.trim().is_empty() || is_session_token(text.trim()),
         // A pipe, a device, no text, or a file larger than any token.
         Err(_) => false,
     };
@@ -230,7 +230,7 @@ fn refuse_other_than_token(path: &Path) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "{} holds something else than a session's token and is left as it is; --token-file names a new file, or one of an \
+        "{} holds something else than a session's token and is left as it is; --token-file names a new or empty file, or one of an \
          earlier `svc mcp-config`",
         path.display()
     )
@@ -266,7 +266,7 @@ mod tests {
         let cases = [
             (format!("svc_{}\n", "0a".repeat(32)), true),
             ("SQLite format 3\0".to_owned(), false),
-            (String::new(), false),
+            (String::new(), true),
             ("svc_".to_owned(), false),
             ("svc_0a\nsvc_0b\n".to_owned(), false),
         ];

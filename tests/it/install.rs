@@ -778,8 +778,8 @@ fn claude_code(person: &Person, version: &str) {
 #[test]
 fn status_says_what_each_version_allows() {
     let person = Person::with_clients();
-    person.svc(&["install"]).ok();
     claude_code(&person, "2.1.330");
+    person.svc(&["install"]).ok();
     let abilities = person.status("claude-code")["abilities"].clone();
     assert_eq!(
         abilities,

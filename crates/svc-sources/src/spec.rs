@@ -231,6 +231,8 @@ impl SourceSpec {
             variables.retain(|(known, _)| known != name);
             variables.push((name.clone(), value));
         }
+        let is_cwd_written_out =
+            !self.is_of_plugin() && cwd.as_ref().is_some_and(|cwd| !cwd.contains('$'));
         let cwd = cwd.as_deref().map(|cwd| filled("cwd", cwd)).transpose()?;
         for name in &self.entry.env_inherit {
             used.extend(env_of(name));
@@ -242,9 +244,11 @@ impl SourceSpec {
             (None, _) => self.base.clone(),
         };
         // A name without a slash is looked up on the PATH. The working folder may be the caller's
-        // project: a relative program found there would be one that nobody approved.
+        // project: a relative program found there would be one that nobody approved. A folder that
+        // is written out is nobody's choice but the writer's.
+        let folder = if is_cwd_written_out { &cwd } else { &self.base };
         let program = if program.contains('/') {
-            self.base.join(program).display().to_string()
+            folder.join(program).display().to_string()
         } else {
             program
         };
@@ -421,19 +425,18 @@ mod tests {
             for (written, program) in
                 [("./srv.sh", "/base/./srv.sh"), ("../c.py", "/base/../c.py"), ("/srv", "/srv")]
             {
-                for cwd in [None, Some("mcp")] {
-                    let mut entry = json!({ "command": written, "sharing": sharing });
-                    if let Some(cwd) = cwd {
-                        entry["cwd"] = json!(cwd);
-                    }
-                    let spec = SourceSpec::for_test("x", &entry);
-                    for root in [None, Some("/p1")] {
-                        let filled = spec.fill_command(&variables, root).expect("is filled");
-                        assert_eq!(filled.program, program, "{entry} {root:?}");
-                    }
+                let entry = json!({ "command": written, "sharing": sharing });
+                let spec = SourceSpec::for_test("x", &entry);
+                for root in [None, Some("/p1")] {
+                    let filled = spec.fill_command(&variables, root).expect("is filled");
+                    assert_eq!(filled.program, program, "{entry} {root:?}");
                 }
             }
         }
+        let written = json!({ "command": "./srv.sh", "cwd": "/srv/db" });
+        let spec = SourceSpec::for_test("x", &written);
+        let filled = spec.fill_command(&variables, Some("/p1")).expect("is filled");
+        assert_eq!(filled.program, "/srv/db/./srv.sh");
         let spec = SourceSpec::for_test("x", &json!({ "command": "./srv.sh" }));
         let filled = spec.fill_command(&variables, Some("/p1")).expect("is filled");
         assert_eq!(filled.cwd, PathBuf::from("/p1"));

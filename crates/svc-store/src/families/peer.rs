@@ -262,19 +262,6 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    /// Whether another session that has not ended runs in the process of a peer.
-    #[boxed]
-    pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool> {
-        Ok(select_value!(self.tx,
-            r#"select exists (
-                select 1 from peer own
-                join peer other on other.pid = own.pid and other.process_started = own.process_started
-                    and other.peer_id <> own.peer_id
-                join session s on s.session_id = other.session_id
-                where own.peer_id = ? and s.ended_at is null
-            ) as "shares!: bool""#; id))
-    }
-
     #[boxed]
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx,
@@ -499,6 +486,19 @@ impl PeerReads<'_> {
             self.store,
             "where status = 'waiting' and waiting_for ->> '$.kind' = 'limit'"
         ))
+    }
+
+    /// Whether another session that has not ended runs in the process of a peer.
+    #[boxed]
+    pub async fn shares_its_process(&self, id: &PeerId) -> Result<bool> {
+        Ok(pool_value!(self.store,
+            r#"select exists (
+                select 1 from peer own
+                join peer other on other.pid = own.pid and other.process_started = own.process_started
+                    and other.peer_id <> own.peer_id
+                join session s on s.session_id = other.session_id
+                where own.peer_id = ? and s.ended_at is null
+            ) as "shares!: bool""#; id.as_str()))
     }
 
     /// When the longest silent peer was last seen, without peers whose process or session keeps

@@ -70,9 +70,6 @@ const READ_ALL: &[&str] = &[
     "from machine m cross join",
     "from machine order by first_seen",
     "from daemon d join machine m",
-    // The removal of a child, which few callers ask for.
-    "parent_agent = (select own.parent_agent",
-    "delete from request where agent_id",
     "from agent a cross join assignment d",
     "substr(host_started, -1) = '@'",
     "substr(runner_started, -1) = '@'",

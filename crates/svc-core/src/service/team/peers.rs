@@ -236,7 +236,9 @@ impl Team {
             let is_for_long = lasts >= limits::SHARED_PROCESS_SESSION && process.is_some();
             let is_unchanged = row.peer.status.after_silence(silence(&row, now)).is_none();
             let Peer { peer_id, last_seen, .. } = row.peer;
-            if last_seen <= now && is_unchanged && !is_for_long {
+            let is_left =
+                is_for_long && self.core.store.peers().shares_its_process(&peer_id).await?;
+            if last_seen <= now && is_unchanged && !is_left {
                 // No change while the peer's process or session lives.
                 continue;
             }
@@ -250,7 +252,6 @@ impl Team {
                     row.peer.last_seen = tx.now();
                     return tx.peers().touch(&row.peer).await;
                 }
-                let is_left = is_for_long && tx.peers().shares_its_process(&peer_id).await?;
                 let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
                     _ if is_left => PeerStatus::Offline,
                     Some(next) => next,

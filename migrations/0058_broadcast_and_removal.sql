@@ -12,3 +12,7 @@ create table broadcast (
     primary key (sent_by, idempotency_key, from_peer)
 ) strict, without rowid;
 create index broadcast_at on broadcast (at);
+
+-- For the removal of an agent: its children get another parent, and its requests go with it.
+create index agent_children on agent (parent_agent) where parent_agent is not null;
+create index request_of_agent on request (agent_id) where agent_id is not null;
