@@ -438,6 +438,7 @@ mod tests {
         all[0].waits_for_client();
         assert!(!all[1..].iter().any(|client| is_closed(client)));
         all[0].note_activity();
+        all[0].active_at.store(2, Relaxed);
         all[0].waits_for_client();
         assert!(is_closed(&all[1]), "a connection that sent something stays");
     }
