@@ -40,7 +40,7 @@ pub struct EndsWithToken;
 /// The last part of a stream that its caller's token ends: it tells the client why, in the form of
 /// the stream.
 #[derive(Debug, Clone)]
-pub struct LastWords(pub Bytes);
+pub struct FinalPart(pub Bytes);
 
 /// The pattern of the route that responded, for metrics: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]

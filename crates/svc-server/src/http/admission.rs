@@ -85,8 +85,8 @@ impl Admission {
 
     /// Wraps the response: its body holds the budget, and a stream ends with its credential.
     pub(super) async fn answer(mut self, mut response: Response) -> Response {
-        let last_words = response.extensions_mut().remove::<web::LastWords>();
-        let last_words = last_words.map(|web::LastWords(words)| words);
+        let final_part = response.extensions_mut().remove::<web::FinalPart>();
+        let final_part = final_part.map(|web::FinalPart(part)| part);
         let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
         // The response to another call is completed even if the call ended its session.
@@ -100,7 +100,7 @@ impl Admission {
                     // The database may be away, and the client could not resume this response. The
                     // token is checked again before the call is answered.
                     None if !self.is_get && ends_with_token && !access.is_over(credential) => None,
-                    None => return response.map(|_| last_words.unwrap_or_default().into()),
+                    None => return response.map(|_| final_part.unwrap_or_default().into()),
                 }
             }
             _ => None,
@@ -113,7 +113,7 @@ impl Admission {
                 Body::new(AnswerBody {
                     body,
                     over,
-                    last_words,
+                    final_part,
                     reserved,
                     reader: self.reader,
                     waiting: None,
@@ -264,7 +264,7 @@ struct AnswerBody {
     /// Completes when the credential of a stream ends.
     over: Option<BoxFuture<'static, ()>>,
     /// Sent when the credential ends before the stream.
-    last_words: Option<Bytes>,
+    final_part: Option<Bytes>,
     reserved: Option<BudgetHold>,
     /// The reader whose budget the bytes count for; `None` for the operator.
     reader: Option<AnswerReader>,
@@ -287,11 +287,11 @@ impl http_body::Body for AnswerBody {
             (this.over, this.waiting, this.is_over) = (None, None, true);
             // A complete stream has its answer. Any other part is not for this reader any more.
             if let Poll::Ready(None) = Pin::new(&mut this.body).poll_frame(cx) {
-                this.last_words = None;
+                this.final_part = None;
             }
         }
         if this.is_over {
-            return Poll::Ready(this.last_words.take().map(|words| Ok(Frame::data(words))));
+            return Poll::Ready(this.final_part.take().map(|part| Ok(Frame::data(part))));
         }
         if let Some(waiting) = &mut this.waiting {
             let bytes = ready!(waiting.as_mut().poll(cx));
@@ -328,7 +328,7 @@ impl http_body::Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         if self.is_over {
-            return self.last_words.is_none();
+            return self.final_part.is_none();
         }
         self.waiting.is_none() && self.body.is_end_stream()
     }
@@ -375,7 +375,7 @@ mod tests {
         AnswerBody {
             body: Body::from_stream(futures_util::stream::iter(pieces.collect::<Vec<_>>())),
             over: None,
-            last_words: None,
+            final_part: None,
             reserved: None,
             reader: Some(reader.clone()),
             waiting: None,
@@ -402,7 +402,7 @@ mod tests {
         let mut response = Response::new(Body::from("data: 1\n\n"));
         sse::announce(response.headers_mut());
         response.extensions_mut().insert(web::EndsWithToken);
-        response.extensions_mut().insert(web::LastWords(WHY.into()));
+        response.extensions_mut().insert(web::FinalPart(WHY.into()));
         admission.answer(response).await.into_body().collect().await.unwrap().to_bytes()
     }
 
@@ -420,12 +420,12 @@ mod tests {
     async fn stream_that_ends_with_its_token_says_why_unless_it_is_complete() {
         let test = TestStore::open().await;
         let reader = reader(&test, 25_000);
-        for (pieces, last_words, expected) in
+        for (pieces, final_part, expected) in
             [(2, Some(WHY), WHY), (0, Some(WHY), ""), (2, None, "")]
         {
             let cut = AnswerBody {
                 over: Some(std::future::ready(()).boxed()),
-                last_words: last_words.map(Bytes::from),
+                final_part: final_part.map(Bytes::from),
                 ..body(&reader, pieces)
             };
             assert!(!cut.is_end_stream(), "{pieces}");

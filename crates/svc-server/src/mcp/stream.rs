@@ -36,7 +36,7 @@ use super::{
     notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
     server::{McpMetrics, McpSession, RequestMeter},
 };
-use crate::web::{Accept, EndsWithToken, KeepAliveTimer, LastWords};
+use crate::web::{Accept, EndsWithToken, FinalPart, KeepAliveTimer};
 
 const JSON: &str = "application/json";
 
@@ -242,7 +242,7 @@ pub(crate) async fn pending_response(
 fn ending_with_token(mut response: Response, id: &RawValue) -> Response {
     let extensions = response.extensions_mut();
     extensions.insert(EndsWithToken);
-    extensions.insert(LastWords(event(&token_ended(id)).into()));
+    extensions.insert(FinalPart(event(&token_ended(id)).into()));
     response
 }
 
