@@ -332,7 +332,15 @@ impl Prompts {
             }
             let session = row.session.clone();
             let peer = self.core.store.peers().of_session(&session).await?;
-            let Some(process) = peer.and_then(|peer| peer.process()) else { continue };
+            let Some(process) = peer.and_then(|peer| peer.process()) else {
+                // The sweep of peers has forgotten a process that is gone, and ended its session.
+                let known = self.core.store.sessions().get(&session).await?;
+                let ended_at = known.and_then(|session| session.ended_at);
+                if ended_at.is_some_and(|at| at >= row.opened_at) {
+                    self.end(&row.request_id, PromptEnd::Gone).await?;
+                }
+                continue;
+            };
             let here = self.core.store.machine().machine_id.clone();
             if process.machine_id != here {
                 continue;
@@ -467,7 +475,8 @@ fn dialog_words(record: &ClientRecord, told: Option<&WaitingFor>) -> (RequestKin
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{Caller, agent::RequestOption, hook::OpencodePrompt};
+    use svc_model::{Caller, agent::RequestOption, hook::OpencodePrompt, journal::SessionSource};
+    use svc_store::SessionStart;
     use tokio::{sync::oneshot, time::timeout};
 
     use super::*;
@@ -569,6 +578,34 @@ mod tests {
         removed.unwrap();
         let row = test.store.requests().get(&id).await.unwrap().unwrap();
         assert!(!row.options.is_empty());
+    }
+
+    /// The sweep of peers may see the end of a process first, and forgets the process.
+    #[tokio::test]
+    async fn a_prompt_of_a_session_that_ended_with_its_process_is_closed() {
+        let (test, services) = opened().await;
+        let id = AgentRequestId::from("req_left".to_owned());
+        let row = offered(id.clone(), services.now());
+        let start = SessionStart {
+            session_id: row.session.clone(),
+            project: None,
+            client: None,
+            source: SessionSource::Startup,
+            created_by: "operator".to_owned(),
+        };
+        let insert = test.store.write(job!(|tx| {
+            tx.sessions().begin(&start).await?;
+            tx.requests().insert(&row).await
+        }));
+        insert.await.unwrap();
+        let answer_after_a_sweep = async || {
+            services.prompts.sweep().await.unwrap();
+            test.store.requests().get(&id).await.unwrap().unwrap().answer
+        };
+        assert!(answer_after_a_sweep().await.is_none(), "the session is open");
+        let end = test.store.write(job!(|tx| tx.sessions().end("s", Some("gone")).await));
+        end.await.unwrap();
+        assert_eq!(answer_after_a_sweep().await.unwrap().by, GONE);
     }
 
     #[tokio::test]
