@@ -212,6 +212,12 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
         }
         Edit::Whole { .. } => {}
     }
+    if matches!(edit, Edit::Server { .. } | Edit::Hooks { .. }) {
+        let after = ConfigDocument::parse(format, &document.text())?;
+        if found_in(&after.value(), edit) != EditState::Same {
+            return Err(EditError::RepeatedName);
+        }
+    }
     Ok((document.text(), undo))
 }
 
@@ -372,6 +378,9 @@ pub enum EditError {
     NameTaken,
     #[error("was not written by svc; move it away, then try again")]
     NoSvcSchema,
+    /// Of two members with one name the client reads one, and the change is in the other.
+    #[error("has a name twice in one object; remove one of them, then try again")]
+    RepeatedName,
 }
 
 fn found_in(document: &Value, edit: &Edit) -> EditState {

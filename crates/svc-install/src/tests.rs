@@ -180,6 +180,19 @@ fn foreign_server_of_our_name_is_not_replaced() {
     assert_eq!(left, Ok(Some(before.to_owned())));
 }
 
+/// Of two members with one name clients read the last, and an edit changes the first.
+#[test]
+fn file_that_has_a_name_twice_is_refused() {
+    let hooks_twice = r#"{"hooks":{"Start":[]},"hooks":{"Stop":[]}}"#;
+    let refused = edit::apply(hooks_twice, FileFormat::Json, &hooks());
+    assert_eq!(refused, Err(EditError::RepeatedName));
+    let servers_twice = r#"{"mcpServers":{},"mcpServers":{"a":{"command":"x"}}}"#;
+    let refused = edit::apply(servers_twice, FileFormat::Json, &server());
+    assert_eq!(refused, Err(EditError::RepeatedName));
+    let elsewhere = r#"{"mcpServers":{},"z":1,"z":2}"#;
+    edit::apply(elsewhere, FileFormat::Json, &server()).expect("is not about the two");
+}
+
 #[test]
 fn own_handlers_are_found_after_a_person_moved_them() {
     let before = json!({ "hooks": {
