@@ -131,8 +131,8 @@ async fn apply(
 ) -> Result<()> {
     match event.body() {
         AgentEventBody::State { state, task, description, session_id, until, turn, .. } => {
-            // A final state counts from the exit on, which may be in a later batch: whoever reads
-            // that state reads how the program ended, too.
+            // The exit sets a final state, and may come in a later batch: a row with a final state
+            // always has the exit code or the signal.
             if !state.is_final() {
                 if row.info.state != *state {
                     show_state(tx, row, *state, *until).await?;

@@ -47,8 +47,8 @@ impl Agents {
         StartCall { agents: self.clone(), task }
     }
 
-    /// Removes agents as they become due, until the future is dropped. Also looks from time to
-    /// time, for those that another daemon left.
+    /// Removes agents as they become due, until the future is dropped. Each maintenance interval it
+    /// also removes the agents that another daemon did not.
     pub(super) async fn run_removals(&self) {
         loop {
             if let Err(error) = self.remove_due().await {

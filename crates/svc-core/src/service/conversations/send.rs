@@ -117,7 +117,7 @@ struct Refusal {
     error: String,
 }
 
-/// A send that stands: a new one, or the one of the same key.
+/// A stored send: a new one, or the earlier one with the same idempotency key.
 pub(super) struct SentRun {
     pub(super) row: AssignmentRow,
     /// The wait of this call, and its end, if the call waits. A later call may wait longer.

@@ -1,4 +1,4 @@
-//! What is remembered of sessions between their hooks, in memory only.
+//! The state of sessions between two of their hooks, in memory only.
 //!
 //! [`AnnouncedCalls`] finds the session in which an MCP tool is called. Clients do not send the
 //! session with the call, or each sends it in its own way. But their hooks know the session and
@@ -32,7 +32,7 @@ use tokio::sync::watch;
 const REMEMBERED: usize = 1024;
 /// Bound on the remembered calls of one principal. Beyond it, that principal's oldest is evicted.
 const REMEMBERED_OF_ONE: usize = 64;
-/// A call that comes later than this after a hook is not the one that the hook announced.
+/// Longest time from the hook that announces a call to the call.
 const SOON: Duration = Duration::from_mins(1);
 
 /// Tool calls that hooks have announced, the latest last.
@@ -153,7 +153,7 @@ struct SessionWaiter {
 /// Above this number of sessions, sessions without a waiter are removed. A waiter enters again with
 /// its next request.
 const SESSIONS: usize = 10_000;
-/// How long a woken session counts as one that takes messages, until its client reports the turn.
+/// How long a session that was woken counts as reading its inbox before its client reports a turn.
 const WAKING: Duration = Duration::from_secs(10);
 
 impl MailWaiters {
