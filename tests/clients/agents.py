@@ -326,7 +326,8 @@ class Run:
         self.scrub = {}
         self.dir = tempfile.mkdtemp(prefix="svc-agents-")
         self.home = os.path.join(self.dir, "home")
-        os.makedirs(self.home)
+        self.project = os.path.join(self.home, "work")
+        os.makedirs(self.project)
         self.daemon = Daemon()
         self.note = ""
 
@@ -339,6 +340,11 @@ class Run:
 
     def sessions(self):
         return self.query("select count(*) from mcp_session")[0][0]
+
+    def task(self):
+        """A task of the project in which the client works: its session may read it."""
+        peer = {"display_name": "worker", "backend": "codex", "path": self.project}
+        return self.daemon.task(self.daemon.rest("POST", "/v1/peers/register", peer)["peer_id"])
 
     def asked_for(self, method):
         """How often the daemon of now was asked for something, by its metrics."""
@@ -353,7 +359,7 @@ class Run:
         if kind == "stdio":
             server = Server("stdio", command=[BIN, "stdio"], env={"SVC_HOME": self.daemon.home})
         else:
-            token = self.daemon.rest("POST", "/v1/tokens", {"session": "agent"})["token"]
+            token = self.daemon.rest("POST", "/v1/tokens", {"session": "agent", "project": self.project})["token"]
             server = Server(kind, token=token)
         log = open(os.path.join(self.keep, f"{self.client.label}-{self.case}.http".replace(" ", "-")), "w") if self.keep else None
         self.tap = Tap(self.daemon.port, log) if tap or log or self.fixtures else None
@@ -422,7 +428,7 @@ def says(text, *patterns):
 
 def base(run, kind="http"):
     bob = run.daemon.rest("POST", "/v1/peers/register", {"display_name": "bob", "backend": "codex", "path": "/repo"})["peer_id"]
-    task = run.daemon.task()
+    task = run.task()
     run.daemon.finish(task)
     run.scrub[task] = "{task}"
     saw = run.go([
@@ -479,7 +485,7 @@ def restart(run):
 
 def restart_in_call(run, kind="http", down=0.0, timeout=200, politely=False):
     """kill -9 while the client waits in a call; the task ends after the restart."""
-    task = run.daemon.task()
+    task = run.task()
 
     def meanwhile(model):
         model.asked(0)
@@ -525,7 +531,7 @@ def down(run):
 
 def drop(run):
     """All connections are cut while the client waits in a call, and once more while it does nothing."""
-    task = run.daemon.task()
+    task = run.task()
 
     def meanwhile(model):
         model.asked(0)
@@ -573,7 +579,7 @@ def list_changed(run):
 
 def slow(run, seconds=20, plain=True):
     """A call that is silent but for what the daemon says of itself."""
-    task = run.daemon.task()
+    task = run.task()
     started = []
 
     def meanwhile(model):
