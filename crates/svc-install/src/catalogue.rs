@@ -235,9 +235,10 @@ const CODEX_EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     (CODEX_REQUEST, 5),
-    ("Interrupt", 5),
+    // Codex reduces a higher limit of `Interrupt` and of `SessionEnd` to 3 seconds, and tells the
+    // person at every start.
+    ("Interrupt", 3),
     ("Stop", 10),
-    // Codex reduces a higher limit to this one, and tells the person at every start.
     ("SessionEnd", 3),
 ];
 
