@@ -797,7 +797,8 @@ mod tests {
     async fn calibration_compares_predictions_with_verdicts() {
         let world = World::open().await;
         let call = world.operator(Some("s"));
-        world.call(&call, "start_session", json!({ "cwd": "/nowhere/p", "client": "codex" })).await;
+        let start = json!({ "cwd": "/nowhere/p", "client": "claude-code" });
+        world.call(&call, "start_session", start).await;
         for (probability, status) in
             [(json!(1.0), "confirmed"), (json!(0.5), "falsified"), (Value::Null, "confirmed")]
         {
@@ -810,10 +811,12 @@ mod tests {
             });
             world.call(&call, "resolve_ghap", end).await;
         }
-        let found = world.call(&call, "ghap_calibration", json!({ "client": "codex" })).await;
-        let row = &found["results"][0];
-        assert_eq!((&row["records"], &row["with_probability"]), (&json!(3), &json!(2)));
-        assert_eq!(row["brier"], json!(0.125));
-        assert!((row["hit_rate"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-9);
+        for client in ["claude-code", "claude"] {
+            let found = world.call(&call, "ghap_calibration", json!({ "client": client })).await;
+            let row = &found["results"][0];
+            assert_eq!((&row["records"], &row["with_probability"]), (&json!(3), &json!(2)));
+            assert_eq!(row["brier"], json!(0.125));
+            assert!((row["hit_rate"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-9);
+        }
     }
 }

@@ -268,6 +268,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn sessions_of_a_client_are_listed_by_either_of_its_names() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        for (session, client) in [("a", "claude"), ("b", "claude-code"), ("c", "codex")] {
+            let start = json!({ "session_id": session, "client": client });
+            world.call(&call, "start_session", start).await;
+        }
+        for (client, count) in [("claude", 2), ("claude-code", 2), ("codex", 1), ("gemini", 0)] {
+            let listed = world.call(&call, "list_sessions", json!({ "client": client })).await;
+            assert_eq!(listed["count"], count, "{client}: {listed}");
+        }
+    }
+
+    #[tokio::test]
     async fn ping_succeeds_for_every_caller_and_changes_nothing() {
         let world = World::open().await;
         let session = world.session("s");
