@@ -23,7 +23,9 @@ use svc_store::{
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated},
+    delivery::{
+        OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated, repeated_to_removed,
+    },
     find::has_ended,
     may_act_for, own_peer,
 };
@@ -199,13 +201,22 @@ impl Team {
         input: NewMessage,
     ) -> Result<Message> {
         check_message(&input)?;
-        let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
-        let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
+        // A repeat may name a peer that was removed since.
+        let found = match self.find_peer(caller, to, ResourceKind::Peer).await {
+            Err(Error::NotFound { .. }) if has_key => None,
+            found => Some(found?),
+        };
+        let (named, input) = (to.to_owned(), self.with_sender(caller, input).await?);
         let (core, caller) = (self.core.clone(), caller.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
+            let unknown = || Error::not_found(ResourceKind::Peer, &named);
             let kind = input.kind.unwrap_or(MessageType::Notification);
+            let Some(to) = found else {
+                let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                let known = repeated_to_removed(tx, &from, (&input, kind)).await?;
+                return known.ok_or_else(unknown);
+            };
             let Some(receiver) = tx.peers().get(&to).await? else {
                 if input.idempotency_key.is_none() {
                     return Err(unknown());
