@@ -8,7 +8,7 @@ use svc_store::StoreError;
 
 use super::{event::Hooks, mail_wait::is_gone};
 use crate::boxed;
-use crate::service::{ResourceKind, Result};
+use crate::service::{Error, ResourceKind, Result};
 
 impl Hooks {
     /// Puts a message into a peer's inbox, and reports when it reaches the peer's model.
@@ -22,7 +22,14 @@ impl Hooks {
         to: &str,
         input: NewMessage,
     ) -> Result<SentMessage> {
-        let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
+        let to = match self.team.find_peer(caller, to, ResourceKind::Peer).await {
+            Err(unknown @ Error::NotFound { .. }) => {
+                let repeated = self.team.message_to_removed(caller, input).await?;
+                let message = repeated.ok_or(unknown)?;
+                return Ok(SentMessage { message, delivery: ExpectedDelivery::Never });
+            }
+            found => found?,
+        };
         // Read before the send: a waiter that takes the message no longer waits.
         let expected = self.expected_delivery(caller, &to).await?;
         let no_wake = input.no_wake;

@@ -201,22 +201,13 @@ impl Team {
         input: NewMessage,
     ) -> Result<Message> {
         check_message(&input)?;
+        let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
+        let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
-        // A repeat may name a peer that was removed since.
-        let found = match self.find_peer(caller, to, ResourceKind::Peer).await {
-            Err(Error::NotFound { .. }) if has_key => None,
-            found => Some(found?),
-        };
-        let (named, input) = (to.to_owned(), self.with_sender(caller, input).await?);
         let (core, caller) = (self.core.clone(), caller.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            let unknown = || Error::not_found(ResourceKind::Peer, &named);
+            let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
             let kind = input.kind.unwrap_or(MessageType::Notification);
-            let Some(to) = found else {
-                let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                let known = repeated_to_removed(tx, &from, (&input, kind)).await?;
-                return known.ok_or_else(unknown);
-            };
             let Some(receiver) = tx.peers().get(&to).await? else {
                 if input.idempotency_key.is_none() {
                     return Err(unknown());
@@ -243,6 +234,27 @@ impl Team {
             Ok(sent)
         }));
         job.await.map_err(|error: Error| error.of_repeatable(has_key))
+    }
+
+    /// The message that this one repeats, if its receiver was removed since: a name does not find
+    /// that peer any more.
+    #[boxed]
+    pub async fn message_to_removed(
+        &self,
+        caller: &Caller,
+        input: NewMessage,
+    ) -> Result<Option<Message>> {
+        if input.idempotency_key.is_none() {
+            return Ok(None);
+        }
+        let input = self.with_sender(caller, input).await?;
+        let caller = caller.clone();
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+            let kind = input.kind.unwrap_or(MessageType::Notification);
+            repeated_to_removed(tx, &from, (&input, kind)).await
+        }));
+        job.await
     }
 
     /// The message with its sender's id, whatever names the sender.
