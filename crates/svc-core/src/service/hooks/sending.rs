@@ -71,9 +71,10 @@ impl Hooks {
         }
         let client = HookClient::parse(&row.peer.backend);
         let may_wake = self.may_wake(caller, to).await?;
-        let native = self.handovers.reaches(&row).await?;
+        let way = self.handovers.way_to(&row).await?;
+        let joins_turn = way.as_ref().is_some_and(|way| way.joins_turns);
         let reaches_each_turn =
-            may_wake && (native.joins_turn || client.is_some_and(HookClient::goes_on_at_stop));
+            may_wake && (joins_turn || client.is_some_and(HookClient::goes_on_at_stop));
         let owner = match &row.peer.session_id {
             Some(session) => store.sessions().owner(session).await?.and_then(|known| known.owner),
             None => None,
@@ -87,7 +88,7 @@ impl Hooks {
         };
         let wakes = may_wake
             && !self.handovers.is_off(&row.peer.backend)
-            && (native.wakes || is_waited_for());
+            && (way.is_some() || is_waited_for());
         // A client that was killed a moment ago may still be online here, and its waiter may still
         // live.
         Ok(Some(if is_gone(&self.core, &row) {

@@ -74,14 +74,7 @@ impl OutgoingMessage {
 
 /// A message without a correlation id or an idempotency key.
 pub(in crate::service) fn plain_message(text: String, kind: MessageType) -> NewMessage {
-    NewMessage {
-        text,
-        kind: Some(kind),
-        from_peer: None,
-        correlation_id: None,
-        idempotency_key: None,
-        no_wake: false,
-    }
+    NewMessage { text, kind: Some(kind), ..NewMessage::default() }
 }
 
 /// The session key of a sender; `None` for the person, and for a removed peer.
