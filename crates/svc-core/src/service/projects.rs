@@ -110,6 +110,7 @@ impl Projects {
         self.of_root(project_root(folder)).await
     }
 
+    /// The project of a folder, if there is a folder.
     pub(super) async fn of_any(&self, folder: Option<&str>) -> Result<Option<String>> {
         match folder {
             Some(folder) => self.of_folder(folder).await.map(Some),

@@ -54,7 +54,7 @@ Begins a GHAP record of what you are about to try, where you do not know the cau
 
 The hypothesis can turn out wrong; the prediction is what will be seen if it is right. A session has one active record.";
 
-/// What changes the active record of a session.
+/// Arguments about the active record of a session.
 #[derive(Deserialize, JsonSchema)]
 struct InSession<T> {
     #[serde(flatten)]

@@ -23,6 +23,7 @@ impl Hooks {
         input: NewMessage,
     ) -> Result<SentMessage> {
         let to = match self.team.find_peer(caller, to, ResourceKind::Peer).await {
+            // A repeat may name a peer that was removed since.
             Err(unknown @ Error::NotFound { .. }) => {
                 let repeated = self.team.message_to_removed(caller, input).await?;
                 let message = repeated.ok_or(unknown)?;
