@@ -96,7 +96,7 @@ fn is_project(root: &str, named: Option<&str>) -> bool {
 pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult {
     let client = context.client()?;
     if args.instances {
-        let all: Value = client.get("/v1/agents").await?;
+        let all: Value = client.get("/v1/agents?limit=500").await?;
         return INSTANCES.print(context, &all);
     }
     let is_living = !args.all && args.filter.state.is_none();

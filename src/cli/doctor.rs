@@ -193,7 +193,7 @@ async fn ask(context: &Context, path: &str) -> Option<Value> {
 /// daemon knows them.
 async fn changed_servers(context: &Context) -> Vec<Finding> {
     let here = std::env::current_dir().ok().map(|here| here.display().to_string());
-    let target = with_query("/v1/sources", &[("project", here.as_deref())]);
+    let target = with_query("/v1/sources?limit=500", &[("project", here.as_deref())]);
     let page = ask(context, &target).await.unwrap_or_default();
     let sources = output::items(&page, "sources").iter();
     let changed =

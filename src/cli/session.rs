@@ -7,7 +7,7 @@ use clap::Subcommand;
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, encode, with_object};
-use svc_model::{ListQuery, SessionFilter, backend_names, limits};
+use svc_model::{ListQuery, SessionFilter, limits};
 
 use super::agent;
 use super::naming::{AdvisedError, peer_found, peer_names};
@@ -119,8 +119,6 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
         SessionCommand::List(mut query) => {
             // Without the flag the list has open and closed sessions.
             query.filter.open = query.filter.open.filter(|open| *open);
-            let named = query.filter.client.as_deref();
-            query.filter.client = named.map(|client| backend_names(client).0.to_owned());
             let mut page: Value = client.get(&with_object("/v1/sessions", &query)).await?;
             if !context.json {
                 name_sessions(&client, &mut page).await;

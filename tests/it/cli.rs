@@ -712,10 +712,12 @@ fn help_and_version_are_json_with_the_flag() {
 fn claude_is_claude_code_where_a_client_is_named() {
     let d = Daemon::start();
     let listed = |client: &str| svc(&d.home, &["session", "list", "--client", client, "--json"]);
-    let start = json!({ "session_id": "s-1", "cwd": "/work", "client": "claude-code" });
-    d.done("start_session", &start);
+    for (session, client) in [("s-1", "claude-code"), ("s-2", "claude")] {
+        let start = json!({ "session_id": session, "cwd": "/work", "client": client });
+        d.done("start_session", &start);
+    }
     for client in ["claude-code", "claude"] {
-        assert_eq!(listed(client).json()["count"], 1, "{client}");
+        assert_eq!(listed(client).json()["count"], 2, "{client}");
     }
     assert_eq!(listed("codex").json()["count"], 0);
 }

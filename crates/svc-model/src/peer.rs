@@ -113,7 +113,7 @@ pub fn backend_names(backend: &str) -> (&str, &str) {
 }
 
 /// What a peer says when it registers. Who registers again keeps what it leaves out.
-#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize, JsonSchema)]
 pub struct RegisterInput {
     /// Your name. Others can send to it if it is unique.
     #[arg(long, visible_alias = "name", value_name = "NAME", help = "The name that people see")]

@@ -1,7 +1,7 @@
 //! How a caller names a thing: by its id or the beginning of it; a peer also by the key of its
 //! session, or by its display name.
 
-use crate::{Peer, PeerId, PeerStatus, is_instance_name, stamp};
+use crate::{Peer, PeerId, PeerStatus, backend_names, is_instance_name, stamp};
 
 /// Names the newest item of a list, wherever an id is expected.
 pub const LATEST: &str = "latest";
@@ -103,11 +103,9 @@ impl SessionKey {
         (!session_id.is_empty()).then_some(Self { backend, session_id })
     }
 
-    /// Whether it is a key of this client. Claude Code is `claude` in keys, and `claude-code` as a
-    /// backend.
+    /// Whether it is a key of this client, by any of the client's names.
     pub fn is_backend(&self, backend: &str) -> bool {
-        let backend = backend.to_lowercase();
-        backend == self.backend || (&*backend, &*self.backend) == ("claude-code", "claude")
+        backend_names(&backend.to_lowercase()) == backend_names(&self.backend)
     }
 
     /// Whether it is the key of this peer's session.
@@ -235,7 +233,7 @@ mod tests {
             ("Agent:Codex:s-1", "codex", "s-1", true),
             ("agent:claude:s-1", "claude-code", "s-1", true),
             ("agent:claude-code:s-1", "claude-code", "s-1", true),
-            ("agent:claude-code:s-1", "claude", "s-1", false),
+            ("agent:claude-code:s-1", "claude", "s-1", true),
             ("agent:codex:a:b", "codex", "a:b", true),
             ("agent:codex:a%20b", "codex", "a b", true),
             ("agent:codex:s-1", "gemini", "s-1", false),

@@ -53,7 +53,7 @@ pub(super) fn path_of(name: &str, action: &str) -> Result<String> {
 }
 
 pub(super) async fn list(context: &Context, with_offers: bool) -> ExitResult {
-    let mut page: Value = context.client()?.get(&path("/v1/sources")?).await?;
+    let mut page: Value = context.client()?.get(&path("/v1/sources?limit=500")?).await?;
     if with_offers {
         add_offers(context, &mut page).await?;
     }
@@ -213,7 +213,7 @@ fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
 /// The server of this name, or the only one whose name has this prefix.
 async fn known_name(context: &Context, name: &str) -> Result<String> {
     let client = context.client()?;
-    let page: Value = client.get(&path("/v1/sources")?).await?;
+    let page: Value = client.get(&path("/v1/sources?limit=500")?).await?;
     let names = output::items(&page, "sources").iter().filter_map(|source| source["name"].as_str());
     let names: Vec<&str> = names.collect();
     if let Some(meant) = meant(&names, name) {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     SOON, body, call, entry, failed, in_state, of_project, project_file, said, source, toy,
@@ -96,18 +96,20 @@ fn http_approval_is_valid_only_for_the_seen_content() {
 #[test]
 fn server_list_is_paged_like_other_lists() {
     let home = Home::new();
-    let off = json!({ "command": "x", "enabled": false });
-    let d = with_servers(&home, &json!({ "a": off, "b": off, "c": off }));
+    let off = || json!({ "command": "x", "enabled": false });
+    let servers: Map<String, Value> = (0..51).map(|n| (format!("s{n:02}"), off())).collect();
+    let d = with_servers(&home, &json!(servers));
     for bad in ["limit=0", "limit=100000", "limit=x", "cursor=zz", "limit=1&cursor=7b7d"] {
         d.get(&format!("/v1/sources?{bad}")).ok(422);
     }
     let first = d.get("/v1/sources?limit=2").ok(200);
-    assert_eq!((&first["count"], &first["sources"][1]["name"]), (&json!(2), &json!("b")));
+    assert_eq!((&first["count"], &first["sources"][1]["name"]), (&json!(2), &json!("s01")));
+    let first = d.get("/v1/sources").ok(200);
+    assert_eq!(first["count"], 50, "by default");
     let cursor = first["next_cursor"].as_str().expect("a cursor");
     let last = d.get(&format!("/v1/sources?limit=2&cursor={cursor}")).ok(200);
-    assert_eq!((&last["count"], &last["sources"][0]["name"]), (&json!(1), &json!("c")));
+    assert_eq!((&last["count"], &last["sources"][0]["name"]), (&json!(1), &json!("s50")));
     assert_eq!(last["next_cursor"], Value::Null);
-    assert_eq!(d.get("/v1/sources").ok(200)["count"], 3);
 }
 
 #[test]

@@ -131,6 +131,15 @@ pub(super) async fn open_and_append(
     Ok(())
 }
 
+/// Appends to the daemon's own stream.
+pub(super) async fn append_to_daemon(
+    tx: &mut WriteTx,
+    events: Vec<NewEvent>,
+) -> Result<(), StoreError> {
+    let stream = StreamName::fixed(StreamName::DAEMON);
+    open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
+}
+
 /// Bounds from the configuration, and durations and bounds that a test shortens and that are
 /// constants of [`limits`] for users.
 #[derive(Debug, Clone, Copy)]

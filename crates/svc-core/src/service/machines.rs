@@ -15,8 +15,7 @@ use std::{
 
 use serde_json::json;
 use svc_model::{
-    DaemonView, Machine, NewEvent, PeerStatus, StreamName, StreamVisibility, TaskChange,
-    TaskStatus, Timestamp, limits,
+    DaemonView, Machine, NewEvent, PeerStatus, TaskChange, TaskStatus, Timestamp, limits,
 };
 use svc_store::{AwayMachine, NewDaemon, job};
 
@@ -24,7 +23,7 @@ use super::{
     Result,
     access::Access,
     agents::{Agents, lose_agent},
-    core::{Core, open_and_append},
+    core::{Core, append_to_daemon},
     tasks::end_or_note,
     team::set_reach,
 };
@@ -106,8 +105,7 @@ impl Machines {
                 "version": daemon.version,
             });
             events.push(NewEvent::new("daemon.joined", &data));
-            let stream = StreamName::fixed(StreamName::DAEMON);
-            open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
+            append_to_daemon(tx, events).await
         }));
         write.await
     }

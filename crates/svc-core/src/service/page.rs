@@ -165,15 +165,12 @@ impl<T> Page<T> {
         Ok(Self { items: rows, next_cursor })
     }
 
-    /// A page of a list that is in memory; the whole list if the query has neither cursor nor
-    /// limit.
-    pub fn part_or_all(list: &str, all: Vec<T>, query: &PageQuery) -> Result<Self>
+    /// A page of a list that is in memory and whose items have no key of their own: the cursor
+    /// counts the items before it.
+    pub fn part(list: &str, all: impl IntoIterator<Item = T>, query: &PageQuery) -> Result<Self>
     where
         T: Serialize,
     {
-        if query.cursor.is_none() && query.limit.is_none() {
-            return Ok(Self::last(all));
-        }
         let size = PageBounds::from(query).size()?;
         let begin = check::cursor::<usize>(list, query.cursor.as_deref())?.unwrap_or(0);
         let mut rest = all.into_iter().skip(begin).peekable();
@@ -225,6 +222,17 @@ fn fill<T: Serialize>(rest: &mut Peekable<impl Iterator<Item = T>>, size: PageSi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_of_a_list_without_keys_has_the_default_limit_of_lists() {
+        let mut query = PageQuery::default();
+        for expected in [0..50, 50..60] {
+            let page = Page::part("numbers", 0..60, &query).unwrap();
+            assert_eq!(page.items, Vec::from_iter(expected));
+            query.cursor = page.next_cursor;
+        }
+        assert_eq!(query.cursor, None);
+    }
 
     #[test]
     fn page_of_a_list_in_memory_ends_at_its_bounds_in_items_and_in_bytes() {

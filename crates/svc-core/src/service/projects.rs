@@ -110,6 +110,14 @@ impl Projects {
         self.of_root(project_root(folder)).await
     }
 
+    /// The project of a folder, if there is a folder.
+    pub(super) async fn of_any(&self, folder: Option<&str>) -> Result<Option<String>> {
+        match folder {
+            Some(folder) => self.of_folder(folder).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     async fn of_root(&self, root: String) -> Result<String> {
         let now = self.clock.now();
         let known = self.known().get(&root).cloned();
@@ -172,10 +180,10 @@ impl Projects {
         caller: &Caller,
         cwd: Option<&str>,
     ) -> Result<Option<String>> {
-        match cwd {
-            _ if !caller.is_operator() => Ok(caller.project().map(str::to_owned)),
-            Some(cwd) => self.of_folder(cwd).await.map(Some),
-            None => Ok(None),
+        if caller.is_operator() {
+            self.of_any(cwd).await
+        } else {
+            Ok(caller.project().map(str::to_owned))
         }
     }
 

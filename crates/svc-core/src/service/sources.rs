@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use svc_model::{
     NewEvent, Ownership, ProcessIdentity, StreamName, StreamVisibility, Timestamp,
     source::SourceState,
 };
-use svc_store::{
-    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError, WriteTx, job,
-};
+use svc_store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, job};
 
 use super::{
     Result,
     core::{Core, open_and_append},
     projects::project_root,
+    team::append_to_team,
 };
 use crate::boxed;
 
@@ -143,7 +142,7 @@ impl Sources {
         let write = self.core.change(job!(|tx| {
             tx.sources().put_pin(&row).await?;
             match event {
-                Some(event) => tell_team(tx, event).await,
+                Some(event) => append_to_team(tx, event).await,
                 None => Ok(()),
             }
         }));
@@ -160,7 +159,7 @@ impl Sources {
         let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
         let write = self.core.change(job!(|tx| {
             tx.sources().put_state(&row).await?;
-            tell_team(tx, event).await
+            append_to_team(tx, event).await
         }));
         write.await
     }
@@ -236,34 +235,18 @@ impl Sources {
     }
 }
 
-async fn tell_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
-    let team = StreamName::fixed(StreamName::TEAM);
-    open_and_append(tx, &team, &StreamVisibility::Team, vec![event]).await
-}
-
 /// Everybody may read this event. The reason of a project's own server may quote the project, so
 /// the event leaves it out.
 fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
-    let is_of_project = key.project().is_some();
-    let status = &if is_of_project {
-        SourceStatus { reason: None, next_action: None, ..status.clone() }
-    } else {
-        status.clone()
-    };
-    let mut event = Map::new();
-    event.insert("name".to_owned(), json!(key.name));
-    event.insert("state".to_owned(), json!(status.state));
-    let optional = [
-        ("project", key.project().map(|_| json!(key.project_root()))),
-        ("reason", status.reason.as_ref().map(|reason| json!(reason))),
-        ("next_action", status.next_action.as_ref().map(|action| json!(action))),
-        ("attempt", status.attempt.map(|attempt| json!(attempt))),
-        ("next_at", status.next_at.map(|at| json!(at))),
-    ];
-    for (name, value) in optional {
-        event.extend(value.map(|value| (name.to_owned(), value)));
-    }
-    Value::Object(event)
+    let for_all = |text: &Option<String>| text.clone().filter(|_| key.project().is_none());
+    let mut event = json!({
+        "name": key.name, "state": status.state,
+        "project": key.project().map(|_| key.project_root()),
+        "reason": for_all(&status.reason), "next_action": for_all(&status.next_action),
+        "attempt": status.attempt, "next_at": status.next_at,
+    });
+    event.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+    event
 }
 
 /// Bounds of the changes in one event: their number, and the characters of a name.

@@ -304,7 +304,7 @@ impl Descriptor {
             description: tool.description().to_owned(),
             family: tool.family_name(),
             scope: tool.scope_name(),
-            annotations: tool.annotations(),
+            annotations: tool.annotations,
             input_schema: tool.input_schema().clone(),
             output_schema: tool.output_schema().cloned(),
         }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use svc_model::{Event, NOT_BLANK, Timestamp, limits};
 
 use super::{Call, Failure, Tool, ToolError};
-use crate::service::log::{Gap, Selector};
+use crate::service::log::{EventReading, Gap, Selector};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![Tool::new("events_read", READ, read).title("Read the event log").read_only().slow()]
@@ -57,7 +57,7 @@ struct EventsReadResult {
     next_after: i64,
     /// What was asked for and the log does not have any more.
     #[serde(skip_serializing_if = "Option::is_none")]
-    gap: Option<LogGap>,
+    gap: Option<Gap>,
     /// The stream is over: nothing will follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     closed: bool,
@@ -78,19 +78,6 @@ struct ReadEvent {
     at: Timestamp,
 }
 
-/// A part of the log that is not there.
-#[derive(Serialize, JsonSchema)]
-struct LogGap {
-    requested: u64,
-    /// The first position after `requested` that there is.
-    oldest: i64,
-    /// The latest position there is.
-    latest: i64,
-    /// `pruned`: removed by age or size. `ahead`: the log was set back to a backup, and is given
-    /// from its start.
-    reason: &'static str,
-}
-
 async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult, Failure> {
     let selector = match (input.stream, input.prefix) {
         (Some(_), Some(_)) => {
@@ -104,13 +91,8 @@ async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult
     let log = &call.services.log;
     let reading = log.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
     let events: Vec<ReadEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
-    let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| LogGap {
-        requested,
-        oldest,
-        latest,
-        reason: reason.as_str(),
-    });
-    let (count, next_after, closed) = (events.len(), reading.next_after, reading.closed);
+    let EventReading { next_after, gap, closed, .. } = reading;
+    let count = events.len();
     Ok(EventsReadResult { events, count, next_after, gap, closed })
 }
 

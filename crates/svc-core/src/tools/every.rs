@@ -72,7 +72,7 @@ async fn the_tools_that_clients_allow_are_harmless_and_include_the_short_list() 
     let session = world.session("s");
     let tools = world.catalogue.all();
     let is_harmless = |tool: &Tool| {
-        let hints = tool.annotations();
+        let hints = tool.annotations;
         !hints.destructive_hint && !hints.open_world_hint && tool.scope_name().is_none()
     };
     for name in HARMLESS_TOOLS {
@@ -112,7 +112,7 @@ async fn only_results_with_stamps_are_not_quoted() {
     let world = World::open().await;
     let tools = world.catalogue.all();
     let quoting: Vec<&str> =
-        tools.values().filter(|tool| tool.is_quoting()).map(|tool| tool.name()).collect();
+        tools.values().filter(|tool| tool.quotes).map(|tool| tool.name()).collect();
     assert_eq!(quoting, ["ToolCall", "hook_event", "peer_inbox"]);
 }
 
@@ -161,7 +161,7 @@ async fn every_declaration_is_complete_and_plain() {
         assert!(!description.lines().next().unwrap().is_empty(), "{name}");
         assert!(tool.title_text().is_some_and(|title| title.len() > 3), "{name} has no title");
         assert_ne!(tool.family_name(), "other", "{name}");
-        let annotations = tool.annotations();
+        let annotations = tool.annotations;
         assert!(!annotations.read_only_hint || annotations.idempotent_hint, "{name}");
         assert!(!(annotations.read_only_hint && annotations.destructive_hint), "{name}");
 
@@ -298,14 +298,10 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
         let properties = schema["properties"].as_object().unwrap();
         let required: Vec<&str> =
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let good: Map<String, Value> = required
-            .iter()
-            .map(|argument| ((*argument).to_owned(), fitting(&properties[*argument])))
-            .collect();
         let with = |argument: &str, value: Value| {
-            let mut arguments = good.clone();
-            arguments.insert(argument.to_owned(), value);
-            Value::Object(arguments)
+            let mut arguments = fitting(schema);
+            arguments[argument] = value;
+            arguments
         };
         let refuse = async |arguments: Value, field: &str| {
             let what = format!(
@@ -317,19 +313,19 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
                 Err(error) => check_shape(&error, field, &what),
             }
         };
-        for (argument, schema) in properties {
-            for (fault, place) in faults(schema) {
+        for (argument, of) in properties {
+            for (fault, place) in faults(of) {
                 refuse(with(argument, fault), &format!("{argument}{place}")).await;
                 count += 1;
             }
             if required.contains(&argument.as_str()) {
-                let mut without = good.clone();
-                without.remove(argument);
-                refuse(Value::Object(without), argument).await;
+                let mut without = fitting(schema);
+                without.as_object_mut().unwrap().remove(argument);
+                refuse(without, argument).await;
                 refuse(with(argument, Value::Null), argument).await;
             } else {
                 // Models send null for arguments that they leave out.
-                for value in [Value::Null, fitting(schema)] {
+                for value in [Value::Null, fitting(of)] {
                     let outcome = world.try_call(&call, name, with(argument, value)).await;
                     let refused = outcome.err().filter(|error| {
                         error.kind == ErrorType::ValidationError
@@ -416,17 +412,12 @@ async fn odd_and_long_texts_cause_no_internal_error() {
     for (name, tool) in &*world.catalogue.all() {
         let schema = tool.input_schema();
         let properties = schema["properties"].as_object().unwrap();
-        let required =
-            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let good: Map<String, Value> = required
-            .map(|argument| (argument.to_owned(), fitting(&properties[argument])))
-            .collect();
         let texts = properties.iter().filter(|(_, schema)| schema["type"] == "string");
         for (argument, _) in texts {
             for text in [odd, &long] {
-                let mut arguments = good.clone();
-                arguments.insert(argument.clone(), json!(text));
-                let outcome = world.try_call(&call, name, Value::Object(arguments)).await;
+                let mut arguments = fitting(schema);
+                arguments[argument] = json!(text);
+                let outcome = world.try_call(&call, name, arguments).await;
                 if let Err(error) = outcome {
                     assert_ne!(
                         error.kind,
@@ -450,8 +441,7 @@ async fn a_panic_of_a_tool_is_an_internal_error() {
         Tool::raw("broken", "Breaks", schema, async |_: Call, _| -> Result<Output, Failure> {
             panic!("a secret")
         });
-    let Value::Object(arguments) = nothing() else { unreachable!() };
-    match tool.call(world.operator(None), arguments).await {
+    match tool.call(world.operator(None), Map::new()).await {
         Err(Failure::Tool(error)) => assert_eq!(error, ToolError::internal()),
         other => panic!("{other:?}"),
     }

@@ -12,7 +12,10 @@ use svc_model::{
 };
 use svc_store::{CalibrationRow, GhapPart, ItemVersion, SearchFilter};
 
-use super::{Call, Failure, Tool, ToolError, sessions::acting_session};
+use super::{
+    Call, Failure, Tool, ToolError,
+    sessions::{SessionArguments, acting_session},
+};
 use crate::service::{
     Listed, Page, PageBounds,
     journal::{GhapDetail, NewOutcome},
@@ -51,10 +54,11 @@ Begins a GHAP record of what you are about to try, where you do not know the cau
 
 The hypothesis can turn out wrong; the prediction is what will be seen if it is right. A session has one active record.";
 
+/// Arguments about the active record of a session.
 #[derive(Deserialize, JsonSchema)]
-struct StartInput {
+struct InSession<T> {
     #[serde(flatten)]
-    draft: GhapDraft,
+    input: T,
     /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -82,9 +86,9 @@ impl GhapWritten {
     }
 }
 
-async fn start(call: Call, input: StartInput) -> Result<GhapWritten, Failure> {
+async fn start(call: Call, input: InSession<GhapDraft>) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.start_ghap(&call.caller, acting, input.draft).await?;
+    let ghap = call.services.journal.start_ghap(&call.caller, acting, input.input).await?;
     Ok(GhapWritten::from_ghap(ghap))
 }
 
@@ -92,24 +96,15 @@ const UPDATE: &str = "\
 Changes the active record: what you believe now, what you do about it, what you expect. What it said before is kept. Give \
 only what changes; a note is added to the others.";
 
-#[derive(Deserialize, JsonSchema)]
-struct UpdateInput {
-    #[serde(flatten)]
-    change: GhapChange,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-}
-
 #[derive(Serialize, JsonSchema)]
 struct GhapUpdated {
     success: bool,
     iteration_count: i64,
 }
 
-async fn update(call: Call, input: UpdateInput) -> Result<GhapUpdated, Failure> {
+async fn update(call: Call, input: InSession<GhapChange>) -> Result<GhapUpdated, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.update_ghap(&call.caller, acting, input.change).await?;
+    let ghap = call.services.journal.update_ghap(&call.caller, acting, input.input).await?;
     Ok(GhapUpdated { success: true, iteration_count: ghap.iteration_count })
 }
 
@@ -117,29 +112,13 @@ const RESOLVE: &str = "\
 Ends the active record: confirmed if what you predicted came, falsified (with surprise and root_cause) if it did not, else \
 abandoned.";
 
-#[derive(Deserialize, JsonSchema)]
-struct ResolveInput {
-    #[serde(flatten)]
-    resolution: Resolution,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-}
-
-async fn resolve(call: Call, input: ResolveInput) -> Result<GhapWritten, Failure> {
+async fn resolve(call: Call, input: InSession<Resolution>) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.resolve_ghap(&call.caller, acting, input.resolution).await?;
+    let ghap = call.services.journal.resolve_ghap(&call.caller, acting, input.input).await?;
     Ok(GhapWritten::from_ghap(ghap))
 }
 
 const ACTIVE: &str = "Returns the active record of a session, or says that there is none.";
-
-#[derive(Deserialize, JsonSchema)]
-struct SessionInput {
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-}
 
 /// The active record. Without one, everything but `has_active` is null.
 #[derive(Serialize, JsonSchema)]
@@ -157,7 +136,7 @@ struct ActiveGhap {
     created_at: Option<Timestamp>,
 }
 
-async fn get_active(call: Call, input: SessionInput) -> Result<ActiveGhap, Failure> {
+async fn get_active(call: Call, input: SessionArguments) -> Result<ActiveGhap, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let ghap = call.services.journal.active_ghap(&acting).await?;
     let ghap = ghap.as_ref();
@@ -299,7 +278,7 @@ struct OrphanOutput {
     more: Option<usize>,
 }
 
-async fn get_orphan(call: Call, input: SessionInput) -> Result<OrphanOutput, Failure> {
+async fn get_orphan(call: Call, input: SessionArguments) -> Result<OrphanOutput, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let orphans = call.services.journal.orphans(&call.caller, &acting).await?;
     let more = orphans.len().checked_sub(1);
@@ -511,8 +490,7 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
             part: axis.part(),
         },
         limit: input.limit.unwrap_or(10) as usize,
-        only_relevant: false,
-        with_open: false,
+        ..ExperienceQuery::default()
     };
     let hits = call.services.search.search_ghaps(&call.caller, &query).await?;
     let given = hits.iter().map(|hit| ItemVersion::from(&hit.ghap)).collect();
@@ -797,7 +775,8 @@ mod tests {
     async fn calibration_compares_predictions_with_verdicts() {
         let world = World::open().await;
         let call = world.operator(Some("s"));
-        world.call(&call, "start_session", json!({ "cwd": "/nowhere/p", "client": "codex" })).await;
+        let start = json!({ "cwd": "/nowhere/p", "client": "claude-code" });
+        world.call(&call, "start_session", start).await;
         for (probability, status) in
             [(json!(1.0), "confirmed"), (json!(0.5), "falsified"), (Value::Null, "confirmed")]
         {
@@ -810,10 +789,12 @@ mod tests {
             });
             world.call(&call, "resolve_ghap", end).await;
         }
-        let found = world.call(&call, "ghap_calibration", json!({ "client": "codex" })).await;
-        let row = &found["results"][0];
-        assert_eq!((&row["records"], &row["with_probability"]), (&json!(3), &json!(2)));
-        assert_eq!(row["brier"], json!(0.125));
-        assert!((row["hit_rate"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-9);
+        for client in ["claude-code", "claude"] {
+            let found = world.call(&call, "ghap_calibration", json!({ "client": client })).await;
+            let row = &found["results"][0];
+            assert_eq!((&row["records"], &row["with_probability"]), (&json!(3), &json!(2)));
+            assert_eq!(row["brier"], json!(0.125));
+            assert!((row["hit_rate"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-9);
+        }
     }
 }

@@ -118,12 +118,14 @@ struct PeerSendArguments {
 }
 
 async fn send(call: Call, input: PeerSendArguments) -> Result<SentMessage, Failure> {
-    let kind = ResourceKind::Peer;
-    let to = call.services.team.find_peer(&call.caller, &input.to, kind).await;
-    let to = to.map_err(|error| peer_error_in(error, "to"))?;
-    let mut message = input.message;
+    let PeerSendArguments { to, mut message } = input;
+    let to = match call.services.team.find_peer(&call.caller, &to, ResourceKind::Peer).await {
+        // A repeat may name a peer that was removed since.
+        Err(service::Error::NotFound { .. }) if message.idempotency_key.is_some() => to,
+        found => found.map_err(|error| peer_error_in(error, "to"))?.to_string(),
+    };
     message.from_peer = sender(&call, message.from_peer).await?;
-    Ok(call.services.hooks.send_message(&call.caller, to.as_str(), message).await?)
+    Ok(call.services.hooks.send_message(&call.caller, &to, message).await?)
 }
 
 const INBOX: &str = "\
@@ -290,6 +292,7 @@ fn no_peer_error(call: &Call) -> ToolError {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use svc_model::Caller;
 
     use super::super::{
         ErrorType,
@@ -351,6 +354,20 @@ mod tests {
         }
         assert_eq!(peek().await["count"], 0);
         world.refuse(&ann, "peer_ack", ids, ErrorType::NotFound).await;
+    }
+
+    #[tokio::test]
+    async fn a_repeat_may_name_a_receiver_that_was_removed() {
+        let world = World::open().await;
+        let ann = world.session("ann");
+        peer(&world, "ann").await;
+        let bob = peer(&world, "bob").await;
+        let send = |key: &str| json!({ "to": "bob", "text": "hello", "idempotency_key": key });
+        let sent = world.call(&ann, "peer_send", send("k")).await;
+        ann.services.team.remove_peer(&Caller::Operator, &bob).await.unwrap();
+        let again = world.call(&ann, "peer_send", send("k")).await;
+        assert_eq!((&again["id"], &again["delivery"]), (&sent["id"], &json!("never")));
+        world.refuse(&ann, "peer_send", send("k-2"), ErrorType::NotFound).await;
     }
 
     /// Messages in the inbox of a session's peer, including delivered ones.

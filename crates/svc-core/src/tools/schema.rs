@@ -7,7 +7,11 @@
 
 use std::cmp::Ordering;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
+use schemars::{
+    JsonSchema, Schema, SchemaGenerator,
+    generate::SchemaSettings,
+    transform::{RecursiveTransform, Transform as _},
+};
 use serde_json::{Map, Number, Value, json};
 use svc_model::{NOT_BLANK, TAG};
 use svc_wire::mcp::PARAM_ANNOTATION;
@@ -51,13 +55,11 @@ pub(super) fn of_type<T: JsonSchema>() -> Value {
 fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
-    let mut schema = schema(&mut settings.into_generator()).to_value();
-    if let Some(root) = schema.as_object_mut() {
-        // Removes the description of the Rust type, because the tool has its own.
-        root.remove("description");
-    }
-    tidy(&mut schema);
-    schema
+    let mut schema = schema(&mut settings.into_generator());
+    // Removes the description of the Rust type, because the tool has its own.
+    schema.remove("description");
+    RecursiveTransform(tidy).transform(&mut schema);
+    schema.to_value()
 }
 
 /// The schema of a tool's result: a `T`, or an error. A failed call has structured content, too,
@@ -89,7 +91,7 @@ fn or_error(mut schema: Value) -> Value {
     schema
 }
 
-fn tidy(schema: &mut Value) {
+fn tidy(schema: &mut Schema) {
     let Some(object) = schema.as_object_mut() else { return };
     object.remove("title");
     if object.get("format").and_then(Value::as_str).is_some_and(|format| {
@@ -100,18 +102,6 @@ fn tidy(schema: &mut Value) {
         object.remove("format");
     }
     words(object);
-    for (key, value) in object.iter_mut() {
-        match key.as_str() {
-            "properties" | "$defs" => {
-                value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(tidy);
-            }
-            "items" | "additionalProperties" | "not" => tidy(value),
-            "anyOf" | "oneOf" | "allOf" => {
-                value.as_array_mut().into_iter().flatten().for_each(tidy);
-            }
-            _ => {}
-        }
-    }
 }
 
 /// Rewrites a `oneOf` of constants, which schemars makes of an enum with documented variants, as a

@@ -168,10 +168,10 @@ async fn should(call: Call, input: ShouldCheckInArguments) -> Result<ShouldCheck
 const RESET: &str = "Resets the count of a session's tool calls to zero.";
 
 #[derive(Deserialize, JsonSchema)]
-struct SessionArguments {
+pub(super) struct SessionArguments {
     /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
+    pub(super) session_id: Option<String>,
 }
 
 async fn reset(call: Call, input: SessionArguments) -> Result<ToolCountResult, Failure> {
@@ -215,10 +215,10 @@ async fn check_in(call: Call, input: CheckInArguments) -> Result<CheckInResult, 
     let session =
         acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
     let frequency = input.frequency.unwrap_or(limits::CHECK_IN);
-    let check_in =
+    let count =
         call.services.team.check_in(&call.caller, session, input.tool_name, frequency).await?;
-    let reminder = check_in.active.as_ref().map(|ghap| ghap.reminder(check_in.tool_count));
-    Ok(CheckInResult { tool_count: check_in.tool_count, due: check_in.due, reminder })
+    let reminder = count.active.as_ref().map(|ghap| ghap.reminder(count.since));
+    Ok(CheckInResult { tool_count: count.since, due: count.due, reminder })
 }
 
 const GET: &str = "\
@@ -265,6 +265,20 @@ mod tests {
         assert_eq!(found["tools"][1]["agent_id"], "a1");
         let list = world.call(&one, "list_sessions", json!({ "open": true })).await;
         assert_eq!(list["count"], 2);
+    }
+
+    #[tokio::test]
+    async fn sessions_of_a_client_are_listed_by_either_of_its_names() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        for (session, client) in [("a", "claude"), ("b", "claude-code"), ("c", "codex")] {
+            let start = json!({ "session_id": session, "client": client });
+            world.call(&call, "start_session", start).await;
+        }
+        for (client, count) in [("claude", 2), ("claude-code", 2), ("codex", 1), ("gemini", 0)] {
+            let listed = world.call(&call, "list_sessions", json!({ "client": client })).await;
+            assert_eq!(listed["count"], count, "{client}: {listed}");
+        }
     }
 
     #[tokio::test]

@@ -84,15 +84,15 @@ async fn get(call: Call, input: TaskGetArguments) -> Result<TaskGetResult, Failu
 }
 
 async fn last_lines(call: &Call, task: &TaskId, count: Option<u32>) -> Result<TaskOutput, Failure> {
-    let last = call.services.tasks.last_frames(task, count.unwrap_or(0)).await?;
-    let lines = last.frames.into_iter().map(|(id, data)| {
+    let (frames, cut) = call.services.tasks.last_frames(task, count.unwrap_or(0)).await?;
+    let lines = frames.into_iter().map(|(id, data)| {
         let frame = serde_json::from_str(&data).map_err(|error| {
             tracing::error!(%task, id, %error, "a frame in the log cannot be parsed");
             ToolError::internal()
         })?;
         Ok(OutputLine { id, frame })
     });
-    Ok(TaskOutput { frames: lines.collect::<Result<_, ToolError>>()?, frames_cut: last.cut })
+    Ok(TaskOutput { frames: lines.collect::<Result<_, ToolError>>()?, frames_cut: cut })
 }
 
 const LIST: &str = "\

@@ -26,11 +26,12 @@ pub struct Tool {
     family: &'static str,
     input: schema::Input,
     output: Option<Value>,
-    annotations: Annotations,
+    pub annotations: Annotations,
     scope: Option<&'static str>,
-    pace: Pace,
+    pub pace: Pace,
     needs_task: bool,
-    quotes: bool,
+    /// Whether the result contains stamps of the daemon: then the tool quotes foreign texts itself.
+    pub(super) quotes: bool,
     /// Whether it runs in turns with the heavy reads of other principals.
     is_heavy: bool,
     unlisted: bool,
@@ -350,11 +351,6 @@ impl Tool {
         Self { scope: Some(scope), ..self }
     }
 
-    #[cfg(test)]
-    pub(super) fn is_quoting(&self) -> bool {
-        self.quotes
-    }
-
     /// Its name: letters, digits, `_`, `-`, `.`, at most 64.
     pub fn name(&self) -> &str {
         &self.name
@@ -389,16 +385,8 @@ impl Tool {
         self.output.as_ref()
     }
 
-    pub fn annotations(&self) -> Annotations {
-        self.annotations
-    }
-
     pub fn scope_name(&self) -> Option<&'static str> {
         self.scope
-    }
-
-    pub fn pace(&self) -> Pace {
-        self.pace
     }
 
     pub fn is_task_only(&self) -> bool {

@@ -185,32 +185,7 @@ struct ValidityOutput {
     /// Why it does not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    metrics: DistanceMetrics,
-}
-
-/// Distances to the middle of the cluster: 0 for the same words, 1 for none in common.
-#[derive(Serialize, JsonSchema)]
-struct DistanceMetrics {
-    /// Of the sentence.
-    candidate_distance: f64,
-    /// Of the records, on average.
-    mean_distance: f64,
-    /// Their standard deviation.
-    std_distance: f64,
-    /// How far the sentence may be: the mean and half a deviation, and 0.75 at least, as a sentence
-    /// has fewer words than a record.
-    threshold: f64,
-}
-
-impl From<ValueDistances> for DistanceMetrics {
-    fn from(distances: ValueDistances) -> Self {
-        Self {
-            candidate_distance: round(distances.candidate),
-            mean_distance: round(distances.mean),
-            std_distance: round(distances.std),
-            threshold: round(distances.threshold),
-        }
-    }
+    metrics: ValueDistances,
 }
 
 async fn validate(call: Call, input: ValidateInput) -> Result<ValidityOutput, Failure> {
@@ -222,7 +197,7 @@ async fn validate(call: Call, input: ValidateInput) -> Result<ValidityOutput, Fa
         cluster_id: input.cluster_id,
         similarity: round(validity.similarity),
         reason: (!validity.is_valid).then_some(reason),
-        metrics: validity.distances.into(),
+        metrics: validity.distances.map(round),
     })
 }
 

@@ -32,10 +32,9 @@ use super::{
 use crate::web::KeepAliveTimer;
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_agents = Operation::new("Configured ways to run agents, by name")
-        .query::<InstanceFilter>()
-        .page_or_all();
-    let on_agents = on_agents.answer::<Page<InstanceView>>(200, "The instances");
+    let on_agents =
+        Operation::new("Configured ways to run agents, by name").query::<InstanceFilter>();
+    let on_agents = on_agents.page_of::<InstanceView>("A page of instances");
     let on_list = Operation::new("Agents, the latest first").query::<AgentFilter>();
     let on_list = on_list.page_of::<AgentView>("A page of agents");
     let on_start = Operation::new("Start an agent").body::<NewAgent>();
@@ -85,7 +84,6 @@ struct InstanceFilter {
     status: Option<InstanceStatus>,
 }
 
-/// Instances by name: a page of them if one is asked for, else all.
 async fn agents(
     app: App,
     _: Caller,
@@ -94,7 +92,7 @@ async fn agents(
     let status = list.filter.status;
     let mut agents = app.services.agents.instances(false).await?;
     agents.retain(|view| status.is_none_or(|status| view.status == status));
-    Ok(Json(Page::part_or_all("agents", agents, &list.page)?))
+    Ok(Json(Page::part("agents", agents, &list.page)?))
 }
 
 async fn list(app: App, caller: Caller, list: ListRequest<AgentFilter>) -> PageResult<AgentView> {

@@ -156,7 +156,6 @@ type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
 
 enum Part {
     Query(SchemaFunction),
-    PageOrAll,
     Body(SchemaFunction, bool),
     Header(&'static str, &'static str),
 }
@@ -185,12 +184,6 @@ impl Operation {
 
     pub(super) fn page_of<T: Listed>(self, what: &'static str) -> Self {
         self.query::<PageQuery>().answer::<Page<T>>(200, what)
-    }
-
-    /// The query of a page is optional; without it the response has all items.
-    pub(super) fn page_or_all(mut self) -> Self {
-        self.parts.push(Part::PageOrAll);
-        self
     }
 
     pub(super) fn body<T: JsonSchema>(mut self) -> Self {
@@ -270,13 +263,6 @@ impl Api {
         for part in operation.parts {
             match part {
                 Part::Query(schema) => parameters.extend(self.query_parameters(schema)),
-                Part::PageOrAll => {
-                    let mut page = self.query_parameters(schema::<PageQuery>);
-                    for parameter in &mut page {
-                        parameter["schema"].as_object_mut().map(|schema| schema.remove("default"));
-                    }
-                    parameters.extend(page);
-                }
                 Part::Header(name, what) => parameters.push(json!({
                     "name": name, "in": "header", "description": what, "schema": { "type": "string" },
                 })),

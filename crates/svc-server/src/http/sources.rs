@@ -25,8 +25,10 @@ use super::{
 
 pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
-    let on_list =
-        on_list.query::<OfProject>().page_or_all().answer::<SourceList>(200, "All of them");
+    let on_list = on_list
+        .query::<OfProject>()
+        .query::<PageQuery>()
+        .answer::<SourceList>(200, "A page of servers");
     let on_get = Operation::new("A child MCP server").query::<OfProject>();
     let on_log = Operation::new(
         "The end of what a child MCP server wrote to its error output (operator, read_all)",
@@ -245,16 +247,19 @@ fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     view
 }
 
-/// The servers that a caller sees: all, or the requested page.
+/// The servers that a caller sees: all, or a page of them.
 fn listed(
     app: &App,
     caller: &Caller,
     folder: Option<&str>,
-    page: &PageQuery,
+    page: Option<&PageQuery>,
 ) -> JsonResult<SourceList> {
     let servers = manager(app)?.in_folder(folder);
     let views = servers.views().into_iter().map(|view| for_caller(caller, view));
-    let page = Page::part_or_all("sources", views.collect(), page)?;
+    let page = match page {
+        Some(page) => Page::part("sources", views, page)?,
+        None => Page::last(views.collect()),
+    };
     let mut problems = servers.problems().to_vec();
     // A session sees only problems with its project's files.
     problems.retain(|problem| {
@@ -264,13 +269,13 @@ fn listed(
 }
 
 async fn list(app: App, caller: Caller, list: ListRequest<OfProject>) -> JsonResult<SourceList> {
-    listed(&app, &caller, folder_of(&caller, &list.filter), &list.page)
+    listed(&app, &caller, folder_of(&caller, &list.filter), Some(&list.page))
 }
 
 async fn reload(app: App, caller: Caller) -> JsonResult<SourceList> {
     operators_own(&caller)?;
     manager(&app)?.reload();
-    listed(&app, &caller, None, &PageQuery::default())
+    listed(&app, &caller, None, None)
 }
 
 async fn get(server: SourceRequest) -> JsonResult<SourceView> {

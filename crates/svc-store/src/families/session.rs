@@ -1,7 +1,7 @@
 //! Sessions of clients: begin, end and owner, and how often they called tools.
 
 use svc_model::{
-    Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash,
+    Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash, backend_names,
     journal::{Session, SessionSource, ToolUse},
 };
 
@@ -283,17 +283,19 @@ impl SessionReads<'_> {
     ) -> Result<RowPage<Session>> {
         let limit = size.limit();
         let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id));
+        // A client has either of its names.
+        let (client, other) = filter.client.as_deref().map(backend_names).unzip();
         // Each condition has an index in the order of the list.
         macro_rules! page {
             ($first:literal) => {
                 sessions!(pool_page, self.store,
-                    $first + "and (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
+                    $first + "and (?1 is null or s.project = ?1) and (?2 is null or s.client in (?2, ?9))
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (s.last_seen_at, s.session_id) < (?4, ?5)
                 and (?7 is null or s.project = ?8 or s.reader_key = ?7) and s.created_by <> 'removed'
             order by s.last_seen_at desc, s.session_id desc limit ?6";
-                    filter.project, filter.client, filter.open, at, id, limit, reader.key(),
-                    reader.project())
+                    filter.project, client, filter.open, at, id, limit, reader.key(),
+                    reader.project(), other)
             };
         }
         let rows = if filter.open == Some(true) {

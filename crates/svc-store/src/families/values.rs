@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use svc_model::{
-    GhapId, Reader, Timestamp,
+    GhapId, Reader, Timestamp, backend_names,
     journal::{Domain, GhapStatus, RootCauseCategory, Strategy, Tier},
     learning::{Axis, Value},
 };
@@ -103,6 +103,8 @@ impl CalibrationReads<'_> {
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>> {
+        // A client has either of its names.
+        let (client, other) = client.map(backend_names).unzip();
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
         Ok(pool_all!(
@@ -119,9 +121,9 @@ impl CalibrationReads<'_> {
                 where s.reader_key = ?5 and g.project is not ?6 and (?1 is null or g.project = ?1)
                     and g.status in ('confirmed', 'falsified')
             )
-            where (?2 is null or client = ?2) and (?3 is null or domain = ?3)
+            where (?2 is null or client in (?2, ?7)) and (?3 is null or domain = ?3)
             group by client, domain order by client, domain"#,
-            CalibrationRow, self.store; project, client, domain, scope, key, read_project))
+            CalibrationRow, self.store; project, client, domain, scope, key, read_project, other))
     }
 
     #[boxed]

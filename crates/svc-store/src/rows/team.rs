@@ -41,14 +41,18 @@ impl PeerRow {
             && self.process_started.as_deref() == Some(&process.started)
     }
 
+    /// Key of the hosted agent that owns the peer; `None` for any other peer.
+    pub fn agent_key(&self) -> Option<&str> {
+        self.owner.as_deref().filter(|owner| is_agent_key(owner))
+    }
+
     /// Key of the session that the peer stands for; `None` for a person's peer. An agent that the
     /// daemon hosts has its own key, whichever conversation it resumes.
     pub fn session_key(&self) -> Option<String> {
         if self.peer.role == PeerRole::Human {
             return None;
         }
-        let own = self.owner.as_deref().filter(|owner| is_agent_key(owner));
-        Some(own.map_or_else(|| stamp::address(&self.peer).to_string(), str::to_owned))
+        Some(self.agent_key().map_or_else(|| stamp::address(&self.peer).to_string(), str::to_owned))
     }
 
     /// Whether a session of the holder of `key` may use this peer: the holder registered the peer,
@@ -196,7 +200,7 @@ pub enum TokenEnd {
 }
 
 /// A client process that was issued tokens before.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessSubject {
     /// Id of its first token; `None` if it has none yet.
     pub token_id: Option<TokenId>,

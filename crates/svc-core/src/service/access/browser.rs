@@ -15,7 +15,7 @@ use svc_store::{LoginCodeRow, TokenRow, job};
 
 use super::{
     Access, Credential,
-    credentials::{Browser, CachedToken},
+    credentials::{CachedToken, TokenKey},
     tokens::{new_row, require_operator},
 };
 use crate::boxed;
@@ -125,29 +125,27 @@ impl Access {
         secret: &str,
     ) -> Result<Option<(Caller, Credential, TokenId)>> {
         let (hash, now) = (cookie_hash(secret), self.core.now());
-        let known = self.tokens.seen().by_cookie.get(&hash).cloned();
-        let mut browser = known.filter(|browser| browser.seen.is_fresh(now));
+        let mut browser = self.tokens.known(&TokenKey::Cookie(hash), now);
         if browser.is_none() {
             browser = self.look_up_browser(&hash).await?;
         }
-        let Some(Browser { seen, operator_credential }) = browser else { return Ok(None) };
-        if seen.expires_at <= now || operator_credential != self.tokens.operator_fingerprint() {
+        let Some(seen) = browser else { return Ok(None) };
+        let operator = self.tokens.operator_fingerprint();
+        if seen.expires_at <= now || seen.operator_credential != Some(operator) {
             return Ok(None);
         }
         self.record_use(&seen, now).await;
         Ok(Some((Caller::Operator, seen.credential(), seen.id)))
     }
 
-    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>> {
+    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<CachedToken>> {
         let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let row = self.core.store.tokens().by_hash(hash).await?;
-        let Some(row) = row.filter(|row| row.revoked_at.is_none()) else { return Ok(None) };
-        let Some(operator_credential) = row.operator_credential.clone() else { return Ok(None) };
-        let browser =
-            Browser { seen: CachedToken::from_row(row, None, read_at), operator_credential };
-        self.tokens.cache(revocations, &browser.seen, |known| {
-            known.by_cookie.insert(*hash, browser.clone());
-        });
+        let is_good =
+            |row: &TokenRow| row.revoked_at.is_none() && row.operator_credential.is_some();
+        let Some(row) = row.filter(is_good) else { return Ok(None) };
+        let browser = CachedToken::from_row(row, None, read_at);
+        self.tokens.cache(revocations, TokenKey::Cookie(*hash), &browser);
         Ok(Some(browser))
     }
 

@@ -59,8 +59,7 @@ impl Access {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
         let now = self.core.now();
-        let mut seen =
-            self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
+        let mut seen = self.tokens.known(&TokenKey::Token(hash), now);
         if seen.is_none() {
             // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
             seen = Box::pin(self.look_up(&hash)).await?;
@@ -81,9 +80,7 @@ impl Access {
             return Ok(None);
         }
         let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, &seen, |known| {
-            known.by_hash.insert(*hash, seen.clone());
-        });
+        self.tokens.cache(revocations, TokenKey::Token(*hash), &seen);
         Ok(Some(seen))
     }
 
@@ -258,13 +255,19 @@ struct SharedCredentials {
     revocations: AtomicU64,
 }
 
+/// What a request shows, by which its token is cached.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum TokenKey {
+    Token(TokenHash),
+    Cookie(TokenHash),
+    Process(ProcessIdentity),
+}
+
 #[derive(Default)]
 pub(super) struct TokenCache {
-    pub(super) by_hash: HashMap<[u8; 32], CachedToken>,
-    pub(super) by_process: HashMap<ProcessIdentity, CachedToken>,
-    pub(super) by_cookie: HashMap<[u8; 32], Browser>,
+    by_key: HashMap<TokenKey, CachedToken>,
     /// When the row of a token was last read as valid.
-    pub(super) good: HashMap<TokenId, Timestamp>,
+    good: HashMap<TokenId, Timestamp>,
     /// Tokens that this daemon revoked, with the time. Overrides cached rows, so that the streams
     /// of these tokens end.
     ended: HashMap<TokenId, Timestamp>,
@@ -324,13 +327,8 @@ pub(super) struct CachedToken {
     pub(super) expires_at: Timestamp,
     pub(super) used_at: Option<Timestamp>,
     pub(super) read_at: Timestamp,
-}
-
-#[derive(Clone)]
-pub(super) struct Browser {
-    pub(super) seen: CachedToken,
-    /// Fingerprint of the operator's token under which the browser was signed in.
-    pub(super) operator_credential: String,
+    /// Fingerprint of the operator's token under which a browser was signed in.
+    pub(super) operator_credential: Option<String>,
 }
 
 impl TokenCache {
@@ -339,30 +337,22 @@ impl TokenCache {
     }
 
     pub(super) fn note_use(&mut self, id: &TokenId, now: Timestamp) {
-        let browsers = self.by_cookie.values_mut().map(|browser| &mut browser.seen);
-        let known = self.by_hash.values_mut().chain(self.by_process.values_mut()).chain(browsers);
-        known.filter(|known| known.id == *id).for_each(|known| known.used_at = Some(now));
+        let known = self.by_key.values_mut().filter(|known| known.id == *id);
+        known.for_each(|known| known.used_at = Some(now));
     }
 
     /// Evicts entries; a miss reads the table.
     pub(super) fn evict(&mut self) {
-        fn bound<K, V>(map: &mut HashMap<K, V>) {
-            if map.len() >= limits::STREAMS_CACHED {
-                map.clear();
-            }
+        if self.by_key.len() >= limits::STREAMS_CACHED {
+            self.by_key.clear();
         }
-        bound(&mut self.by_hash);
-        bound(&mut self.by_process);
-        bound(&mut self.by_cookie);
-        bound(&mut self.good);
+        if self.good.len() >= limits::STREAMS_CACHED {
+            self.good.clear();
+        }
     }
 }
 
 impl CachedToken {
-    pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
-        now.since(self.read_at) < limits::TOKEN_CACHE
-    }
-
     /// `root` is that of the row's project on this machine.
     pub(super) fn from_row(row: TokenRow, root: Option<String>, read_at: Timestamp) -> Self {
         Self {
@@ -379,6 +369,7 @@ impl CachedToken {
             expires_at: row.expires_at,
             used_at: row.last_used_at,
             read_at,
+            operator_credential: row.operator_credential,
         }
     }
 
@@ -471,18 +462,19 @@ impl Tokens {
         self.0.revocations.load(SeqCst)
     }
 
+    /// The token that was cached by this key, while its row need not be read again.
+    pub(super) fn known(&self, key: &TokenKey, now: Timestamp) -> Option<CachedToken> {
+        let is_fresh = |token: &&CachedToken| now.since(token.read_at) < limits::TOKEN_CACHE;
+        self.seen().by_key.get(key).filter(is_fresh).cloned()
+    }
+
     /// Caches a token whose row was read when `revocations` had this value: a lookup that began
     /// before a revocation does not cache the token again.
-    pub(super) fn cache(
-        &self,
-        revocations: u64,
-        token: &CachedToken,
-        insert: impl FnOnce(&mut TokenCache),
-    ) {
+    pub(super) fn cache(&self, revocations: u64, key: TokenKey, token: &CachedToken) {
         let mut seen = self.seen();
         if self.revocations() == revocations {
             seen.evict();
-            insert(&mut seen);
+            seen.by_key.insert(key, token.clone());
             seen.good.insert(token.id.clone(), token.read_at);
         }
     }
@@ -524,9 +516,7 @@ impl Tokens {
         // Once the cache has expired, the row shows the revocation.
         seen.ended.retain(|_, at| now.since(*at) < 2 * limits::TOKEN_CACHE);
         seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
-        seen.by_hash.retain(|_, seen| !ids.contains(&seen.id));
-        seen.by_process.retain(|_, seen| !ids.contains(&seen.id));
-        seen.by_cookie.retain(|_, browser| !ids.contains(&browser.seen.id));
+        seen.by_key.retain(|_, seen| !ids.contains(&seen.id));
         seen.good.retain(|id, _| !ids.contains(id));
         drop(seen);
         for id in ids {

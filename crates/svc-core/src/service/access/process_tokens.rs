@@ -19,7 +19,11 @@ use svc_store::{AgentRow, ProcessSubject, TokenRow, WriteTx, job};
 use svc_sys::process_list::{self, ProcessEntry};
 use tokio::time::{Instant, sleep};
 
-use super::{Access, Credential, credentials::CachedToken, tokens::new_row};
+use super::{
+    Access, Credential,
+    credentials::{CachedToken, TokenKey},
+    tokens::new_row,
+};
 use crate::boxed;
 use crate::service::{Error, Result, check};
 
@@ -116,8 +120,8 @@ impl Access {
     ) -> Result<(Caller, Credential)> {
         let client = self.client_of(peer, Some(client_pid)).await?;
         let now = self.core.now();
-        let known = self.tokens.seen().by_process.get(&client.process).cloned();
-        let seen = match known.filter(|seen| seen.is_fresh(now) && seen.expires_at > now) {
+        let known = self.tokens.known(&TokenKey::Process(client.process.clone()), now);
+        let seen = match known.filter(|seen| seen.expires_at > now) {
             Some(seen) => seen,
             None => self.token_of(client).await?,
         };
@@ -153,9 +157,7 @@ impl Access {
             Box::pin(self.insert_row_of(client.process, fresh)).await?
         };
         let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, &seen, |known| {
-            known.by_process.insert(process, seen.clone());
-        });
+        self.tokens.cache(revocations, TokenKey::Process(process), &seen);
         Ok(seen)
     }
 
@@ -169,10 +171,7 @@ impl Access {
         if let Some(hosted) = self.subject_below_host(process).await? {
             return Ok(hosted);
         }
-        let project = match &cwd {
-            Some(cwd) => Some(self.core.projects.of_folder(cwd).await?),
-            None => None,
-        };
+        let project = self.core.projects.of_any(cwd.as_deref()).await?;
         let scopes = self.core.session_scopes();
         Ok(ProcessSubject { scopes, project, cwd, ..fresh_subject(process.pid, name) })
     }
@@ -325,14 +324,8 @@ fn fresh_subject(pid: u32, name: &str) -> ProcessSubject {
         name => name,
     };
     let secret = new_secret();
-    ProcessSubject {
-        token_id: None,
-        session: format!("{name}-{pid}-{}", &secret[..8]),
-        scopes: Vec::new(),
-        project: None,
-        cwd: None,
-        is_barred: false,
-    }
+    let session = format!("{name}-{pid}-{}", &secret[..8]);
+    ProcessSubject { session, ..ProcessSubject::default() }
 }
 
 fn row_of(
@@ -491,12 +484,11 @@ impl Access {
             return Err(Error::Forbidden(format!("the operator took the token of {key} back")));
         };
         Ok(Some(ProcessSubject {
-            token_id: None,
             session: key,
             scopes: token.scopes,
             project: token.project,
             cwd: token.cwd,
-            is_barred: false,
+            ..ProcessSubject::default()
         }))
     }
 

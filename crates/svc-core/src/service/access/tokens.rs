@@ -143,10 +143,7 @@ impl Access {
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
         let cwd = project.clone().filter(|folder| folder.starts_with('/'));
-        let project = match project {
-            Some(folder) => Some(self.core.projects.of_folder(&folder).await?),
-            None => None,
-        };
+        let project = self.core.projects.of_any(project.as_deref()).await?;
         let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
         if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
             let most = limits::TOKEN_TTL_MAX.as_secs();

@@ -55,10 +55,7 @@ impl AppServers {
                         }
                     }
                 }
-                Err(error) => {
-                    let error = telemetry::chain(&error);
-                    tracing::error!(error, "cannot read which processes run sessions of Codex");
-                }
+                Err(error) => error.report("cannot read which processes run sessions of Codex"),
             }
             tokio::select! {
                 _ = hooks_changed.changed() => {}
@@ -99,8 +96,7 @@ impl AppServers {
                 Err(error) => error,
             };
             if let Err(error) = self.team.lose_app_server(&process).await {
-                let error = telemetry::chain(&error);
-                tracing::error!(error, "cannot note that an app-server of Codex is gone");
+                error.report("cannot note that an app-server of Codex is gone");
             }
             let told = telemetry::chain(&why);
             if told != last {
@@ -192,7 +188,9 @@ impl AppServerFollower<'_> {
                         socket.send(frame).await?;
                     }
                     for told in told {
-                        self.note(told).await;
+                        if let Err(error) = self.store(told).await {
+                            error.report("cannot store an event of an app-server of Codex");
+                        }
                     }
                 }
                 Some((request, given)) = self.answers.next(), if !self.answers.is_empty() => {
@@ -256,13 +254,6 @@ impl AppServerFollower<'_> {
                 self.found.entry(message).or_default().push(found);
                 socket.send(&frame).await
             }
-        }
-    }
-
-    async fn note(&mut self, told: CodexObservation) {
-        if let Err(error) = self.store(told).await {
-            let error = telemetry::chain(&error);
-            tracing::error!(error, "cannot store an event of an app-server of Codex");
         }
     }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use svc_model::{ProcessIdentity, ProcessState, hook::AttendedPrompts, is_agent_key};
+use svc_model::{ProcessIdentity, ProcessState, hook::AttendedPrompts};
 use svc_reach::codex::MessagePlace;
 use svc_sys::client_records;
 use tokio::{
@@ -59,7 +59,7 @@ impl AppServers {
     /// The processes from which hooks of attended sessions came.
     async fn processes(&self) -> Result<HashSet<ProcessIdentity>> {
         let rows = self.core.store.peers().in_processes(client_records::CODEX).await?;
-        let attended = rows.iter().filter(|row| !row.owner.as_deref().is_some_and(is_agent_key));
+        let attended = rows.iter().filter(|row| row.agent_key().is_none());
         Ok(attended.filter_map(|row| Some(row.process()?.process)).collect())
     }
 

@@ -31,14 +31,13 @@ use svc_model::{
     Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, MessageId, MessageType, Peer,
     PeerId, ProcessState, Timestamp, client_session_id,
     hook::{HookClient, MailDigest, MailOffer, headline},
-    is_agent_key,
     quote::ModelText,
     stamp::{self, MessageSender},
 };
 use svc_store::{HandoverRow, PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
 use self::{
-    native_way::{NativeSession, NativeWay},
+    native_way::{NativeSession, NativeTraits, NativeWay},
     plugin::PluginConnections,
 };
 use super::{
@@ -103,9 +102,8 @@ impl Handovers {
     /// The session of a peer, as a client's own way names it; `None` if the peer has no session or
     /// its process does not run here.
     async fn session_of(&self, row: &PeerRow) -> Result<Option<NativeSession>, StoreError> {
-        let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
-        let (Some(session), Some(process), false) =
-            (row.peer.session_id.clone(), row.process(), is_hosted)
+        let (Some(session), Some(process), None) =
+            (row.peer.session_id.clone(), row.process(), row.agent_key())
         else {
             return Ok(None);
         };
@@ -123,17 +121,11 @@ impl Handovers {
         }))
     }
 
-    /// Whether the client's own way brings a message to a peer's session, while the session is idle
-    /// and during a turn.
-    pub(super) async fn reaches(&self, row: &PeerRow) -> Result<NativeReach, StoreError> {
-        let Some(session) = self.session_of(row).await? else { return Ok(NativeReach::default()) };
-        let way = self.open_way(&session).await;
-        let reach = way.map(NativeWay::traits).map(|way| NativeReach {
-            wakes: true,
-            joins_turn: way.joins_turns,
-            tries: way.tries,
-        });
-        Ok(reach.unwrap_or_default())
+    /// The client's own way that brings a message to a peer's session now, if there is one. It
+    /// wakes an idle session.
+    pub(super) async fn way_to(&self, row: &PeerRow) -> Result<Option<NativeTraits>, StoreError> {
+        let Some(session) = self.session_of(row).await? else { return Ok(None) };
+        Ok(self.open_way(&session).await.map(NativeWay::traits))
     }
 
     /// Opens the connection on which the plugin of the caller's process gets texts. It replaces an
@@ -161,17 +153,6 @@ impl Handovers {
         }
         Err(unknown())
     }
-}
-
-/// How a client's own way reaches a session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct NativeReach {
-    /// The way wakes an idle session.
-    pub(super) wakes: bool,
-    /// The way brings a message into the turn under way.
-    pub(super) joins_turn: bool,
-    /// How often the way is tried for one message.
-    pub(super) tries: u32,
 }
 
 /// What a prompt shows of the texts that were handed to its client.

@@ -60,20 +60,20 @@ pub(super) struct NativeQuestion {
 pub(super) type ShownMessages = Shown<MessageId>;
 
 /// The fixed properties of a client's own way.
-pub(super) struct NativeTraits {
-    pub(super) via: HandoverWay,
+pub(in crate::service) struct NativeTraits {
+    pub(in crate::service) via: HandoverWay,
     /// The client whose sessions the way reaches.
-    pub(super) client: HookClient,
+    pub(in crate::service) client: HookClient,
     /// Whether a text that arrives during a turn is read in that turn.
-    pub(super) joins_turns: bool,
+    pub(in crate::service) joins_turns: bool,
     /// How often the way is tried for one message. If the client answers for itself, a text that it
     /// does not have can be handed over again.
-    pub(super) tries: u32,
+    pub(in crate::service) tries: u32,
     /// Whether the client answers from its own state, so that its record counts as soon as it can
     /// be read. Otherwise the record counts some time after the text was handed over.
-    pub(super) answers_for_itself: bool,
+    pub(in crate::service) answers_for_itself: bool,
     /// Whether what waits in the client still waits there after its process has ended.
-    pub(super) keeps_queue: bool,
+    pub(in crate::service) keeps_queue: bool,
 }
 
 #[derive(Debug)]

@@ -141,10 +141,11 @@ impl Hooks {
             return Ok(WaiterMail::Nothing);
         }
         // The client's own way is tried first.
-        let least = match &row {
-            Some(row) => self.handovers.reaches(row).await?.tries,
-            None => 0,
+        let way = match &row {
+            Some(row) => self.handovers.way_to(row).await?,
+            None => None,
         };
+        let least = way.map_or(0, |way| way.tries);
         let (peer, waiter, tuning) = (peer.clone(), waiter.to_owned(), self.core.tuning);
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
         let core = self.core.clone();

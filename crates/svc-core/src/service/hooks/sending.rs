@@ -8,7 +8,7 @@ use svc_store::StoreError;
 
 use super::{event::Hooks, mail_wait::is_gone};
 use crate::boxed;
-use crate::service::{ResourceKind, Result};
+use crate::service::{Error, ResourceKind, Result};
 
 impl Hooks {
     /// Puts a message into a peer's inbox, and reports when it reaches the peer's model.
@@ -22,7 +22,15 @@ impl Hooks {
         to: &str,
         input: NewMessage,
     ) -> Result<SentMessage> {
-        let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
+        let to = match self.team.find_peer(caller, to, ResourceKind::Peer).await {
+            // A repeat may name a peer that was removed since.
+            Err(unknown @ Error::NotFound { .. }) => {
+                let repeated = self.team.message_to_removed(caller, input).await?;
+                let message = repeated.ok_or(unknown)?;
+                return Ok(SentMessage { message, delivery: ExpectedDelivery::Never });
+            }
+            found => found?,
+        };
         // Read before the send: a waiter that takes the message no longer waits.
         let expected = self.expected_delivery(caller, &to).await?;
         let no_wake = input.no_wake;
@@ -64,9 +72,10 @@ impl Hooks {
         }
         let client = HookClient::parse(&row.peer.backend);
         let may_wake = self.may_wake(caller, to).await?;
-        let native = self.handovers.reaches(&row).await?;
+        let way = self.handovers.way_to(&row).await?;
+        let joins_turn = way.as_ref().is_some_and(|way| way.joins_turns);
         let reaches_each_turn =
-            may_wake && (native.joins_turn || client.is_some_and(HookClient::goes_on_at_stop));
+            may_wake && (joins_turn || client.is_some_and(HookClient::goes_on_at_stop));
         let owner = match &row.peer.session_id {
             Some(session) => store.sessions().owner(session).await?.and_then(|known| known.owner),
             None => None,
@@ -80,7 +89,7 @@ impl Hooks {
         };
         let wakes = may_wake
             && !self.handovers.is_off(&row.peer.backend)
-            && (native.wakes || is_waited_for());
+            && (way.is_some() || is_waited_for());
         // A client that was killed a moment ago may still be online here, and its waiter may still
         // live.
         Ok(Some(if is_gone(&self.core, &row) {

@@ -20,7 +20,7 @@ use svc_model::{
     quote::{self, ModelText, model_text},
     text::Prompt,
 };
-use svc_store::{ItemVersion, LessonKind, MemoryFilter, SearchFilter, job};
+use svc_store::{ItemVersion, LessonKind, MemoryFilter, job};
 
 use super::Journal;
 use crate::{
@@ -160,13 +160,12 @@ impl Journal {
         let search = ExperienceQuery {
             prompt: &request.query,
             project: request.project.as_deref(),
-            filter: SearchFilter::default(),
             // A short list has no slot for failed attempts, and items that the session has seen
             // take slots, too.
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
             // Irrelevant records are left out of a requested context, as of one that a hook adds.
             only_relevant: true,
-            with_open: false,
+            ..ExperienceQuery::default()
         };
         let hits = self.search.search_ghaps(caller, &search).await?;
         // A record that was abandoned without a lesson teaches nothing.

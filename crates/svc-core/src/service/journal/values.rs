@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
 use svc_model::{
     Caller, Reader, ValueId,
@@ -49,12 +51,30 @@ pub struct ValueValidity {
     pub distances: ValueDistances,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Distances to the middle of the cluster: 0 for the same words, 1 for none in common.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct ValueDistances {
+    /// Of the sentence.
+    #[serde(rename = "candidate_distance")]
     pub candidate: f64,
+    /// Of the records, on average.
+    #[serde(rename = "mean_distance")]
     pub mean: f64,
+    /// Their standard deviation.
+    #[serde(rename = "std_distance")]
     pub std: f64,
+    /// How far the sentence may be: the mean and half a deviation, and 0.75 at least, as a sentence
+    /// has fewer words than a record.
     pub threshold: f64,
+}
+
+impl ValueDistances {
+    #[must_use]
+    pub fn map(self, change: fn(f64) -> f64) -> Self {
+        let [candidate, mean, std, threshold] =
+            [self.candidate, self.mean, self.std, self.threshold].map(change);
+        Self { candidate, mean, std, threshold }
+    }
 }
 
 #[derive(Debug)]

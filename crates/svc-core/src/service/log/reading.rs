@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     Log,
-    subscription::{Gap, LogSource, Selector, StartAfter, TailRead},
+    subscription::{Gap, LogSource, Selector, StartAfter, TailRead, stream_named, view_of},
 };
 use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check};
@@ -53,8 +53,7 @@ impl Log {
         let (store, reader) = (&self.core.store, Reader::for_tool(caller));
         let (mut source, bounds) = match selector {
             Selector::Stream(name) => {
-                let (name, _) = self.readable(&reader, name).await?;
-                LogSource::stream(store, name, Some(reader)).await?
+                LogSource::stream(store, stream_named(name)?, Some(reader)).await?
             }
             Selector::Prefix(prefix) => {
                 LogSource::feed(store, FeedScope::prefix(prefix, reader)).await?
@@ -134,7 +133,8 @@ impl Log {
         let size = PageSize::rows(check::limit(limit)?);
         let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
-                let (name, view) = self.readable(&Reader::from_caller(caller), name).await?;
+                let (name, reader) = (stream_named(name)?, Reader::from_caller(caller));
+                let view = view_of(&self.core.store, &name, Some(&reader)).await?;
                 self.core.store.events().of_stream(view.id, &name, after, kind, size).await?
             }
             Selector::Prefix(prefix) => {

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use svc_model::{Caller, Event, Framing, GapReason, Reader, StreamName, StreamVisibility, limits};
@@ -74,11 +75,7 @@ impl LogSource {
     ) -> Result<(Self, LogBounds)> {
         // Listen first and read second, or a commit in between is missed.
         let listener = store.bus().listen(&name);
-        let unknown = || Error::not_found(ResourceKind::Stream, name.as_str());
-        let view = store.streams().view(&name).await?;
-        let is_readable =
-            |view: &StreamView| reader.as_ref().is_none_or(|it| it.may_read(&view.visibility));
-        let view = view.filter(is_readable).ok_or_else(unknown)?;
+        let view = view_of(store, &name, reader.as_ref()).await?;
         let bounds = LogBounds::of_stream(&view);
         let followed = Followed::Stream { id: view.id, name, reader, listener };
         Ok((Self { store: store.clone(), followed }, bounds))
@@ -326,15 +323,18 @@ pub enum StartAfter {
     Latest,
 }
 
-/// The events that a reader asked for and that the log does not have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The events that a reader asked for and that the log does not have. `oldest` and `latest` are
+/// seqs or positions, as the cursor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Gap {
     pub requested: u64,
-    /// Seq or position of the first event after `requested`; of the first event of all if the
-    /// cursor is ahead of the log.
+    /// The first position after `requested` that there is.
     pub oldest: i64,
-    /// Seq or position of the latest event.
+    /// The latest position there is.
     pub latest: i64,
+    /// `pruned`: removed by age or size. `ahead`: the log was set back to a backup, and is given
+    /// from its start.
+    #[schemars(with = "String")]
     pub reason: GapReason,
 }
 
@@ -442,8 +442,8 @@ impl Log {
         let reader = Reader::from_caller(caller);
         let (framing, (source, bounds)) = match selector {
             Selector::Stream(name) => {
-                let (name, _) = self.readable(&reader, name).await?;
-                let source = LogSource::stream(&self.core.store, name, Some(reader)).await?;
+                let source =
+                    LogSource::stream(&self.core.store, stream_named(name)?, Some(reader)).await?;
                 (Framing::ItemBySeq, source)
             }
             Selector::Prefix(prefix) => {
@@ -467,24 +467,26 @@ impl Log {
         framing: Framing,
         kind: Option<String>,
     ) -> Result<Subscription> {
-        let unknown = || Error::not_found(ResourceKind::Stream, name);
-        let name = StreamName::parse(name).ok_or_else(unknown)?;
-        let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
+        let (source, bounds) =
+            LogSource::stream(&self.core.store, stream_named(name)?, None).await?;
         Subscription::start(source, bounds, after, framing, kind).await
     }
+}
 
-    /// A stream that the reader may read; any other gives the same error as an unknown one.
-    pub(super) async fn readable(
-        &self,
-        reader: &Reader,
-        name: &str,
-    ) -> Result<(StreamName, StreamView)> {
-        let unknown = || Error::not_found(ResourceKind::Stream, name);
-        let stream = StreamName::parse(name).ok_or_else(unknown)?;
-        let view = self.core.store.streams().view(&stream).await?;
-        let view = view.filter(|view| reader.may_read(&view.visibility)).ok_or_else(unknown)?;
-        Ok((stream, view))
-    }
+pub(super) fn stream_named(name: &str) -> Result<StreamName> {
+    StreamName::parse(name).ok_or_else(|| Error::not_found(ResourceKind::Stream, name))
+}
+
+/// A stream that the reader may read (any reader, if the caller has checked the ownership). An
+/// unreadable stream gives the same error as an unknown one.
+pub(super) async fn view_of(
+    store: &Store,
+    name: &StreamName,
+    reader: Option<&Reader>,
+) -> Result<StreamView> {
+    let view = store.streams().view(name).await?;
+    view.filter(|view| reader.is_none_or(|reader| reader.may_read(&view.visibility)))
+        .ok_or_else(|| Error::not_found(ResourceKind::Stream, name.as_str()))
 }
 
 impl Subscription {

@@ -5,12 +5,12 @@ use std::{path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use svc_model::{NewEvent, Retention, StreamName, StreamVisibility, Timestamp, limits};
+use svc_model::{NewEvent, Retention, Timestamp, limits};
 use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, job, last_backup};
 
 use super::Log;
 use crate::boxed;
-use crate::service::{Result, core::open_and_append};
+use crate::service::{Result, core::append_to_daemon};
 
 #[derive(Debug, Clone)]
 pub struct LogStatus {
@@ -67,11 +67,7 @@ impl Log {
         data: &(impl Serialize + Sync),
     ) -> Result<()> {
         let event = NewEvent::new(kind, data);
-        let write = self.core.change(job!(|tx| {
-            let stream = StreamName::fixed(StreamName::DAEMON);
-            open_and_append(tx, &stream, &StreamVisibility::for_daemon(), vec![event]).await
-        }));
-        write.await
+        self.core.change(job!(|tx| append_to_daemon(tx, vec![event]).await)).await
     }
 
     #[boxed]

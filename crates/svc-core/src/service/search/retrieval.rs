@@ -12,7 +12,7 @@ use svc_model::{
     },
     limits, text,
 };
-use svc_store::{SearchFilter, SessionStart, Store, StoreError, job};
+use svc_store::{SessionStart, Store, StoreError, job};
 
 use super::experiences::{ExperienceQuery, find};
 use crate::boxed;
@@ -108,10 +108,9 @@ impl JudgedQuery {
         ExperienceQuery {
             prompt: &self.query,
             project: (!self.project.is_empty()).then_some(&self.project),
-            filter: SearchFilter::default(),
             limit: if only_relevant { limits::HOOK_CONTEXT_ITEMS } else { DEPTH },
             only_relevant,
-            with_open: false,
+            ..ExperienceQuery::default()
         }
     }
 }

@@ -12,7 +12,7 @@ use svc_store::{StoreError, TaskRow, WriteTx};
 
 use crate::service::{core::Core, process, reads::ReadCache};
 
-pub use records::{Cancelled, Created, LastFrames, TaskWatch};
+pub use records::{Cancelled, Created, TaskWatch};
 
 pub(super) use records::make;
 pub(super) use sweep::end_or_note;

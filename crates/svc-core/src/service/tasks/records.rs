@@ -35,14 +35,6 @@ pub struct Cancelled {
     pub at_once: bool,
 }
 
-#[derive(Debug)]
-pub struct LastFrames {
-    /// Seq and data of their events, in order.
-    pub frames: Vec<(Seq, String)>,
-    /// Whether the bound of bytes left lines out.
-    pub cut: bool,
-}
-
 impl Tasks {
     /// Makes a task, which is pending until a runner begins it.
     #[boxed]
@@ -233,14 +225,14 @@ impl Tasks {
         write.await
     }
 
+    /// The last lines of a task's output, each with the seq of its event, in order; and whether the
+    /// bound of bytes left lines out.
     #[boxed]
-    pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames> {
+    pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<(Vec<(Seq, String)>, bool)> {
         if count == 0 {
-            return Ok(LastFrames { frames: Vec::new(), cut: false });
+            return Ok((Vec::new(), false));
         }
-        let tasks = self.core.store.tasks();
-        let (frames, cut) = tasks.last_frames(id, count, limits::TASK_FRAMES_BYTES).await?;
-        Ok(LastFrames { frames, cut })
+        Ok(self.core.store.tasks().last_frames(id, count, limits::TASK_FRAMES_BYTES).await?)
     }
 
     /// Watches tasks for their end. The caller must be allowed to read all of them.

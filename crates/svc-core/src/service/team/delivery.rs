@@ -74,14 +74,7 @@ impl OutgoingMessage {
 
 /// A message without a correlation id or an idempotency key.
 pub(in crate::service) fn plain_message(text: String, kind: MessageType) -> NewMessage {
-    NewMessage {
-        text,
-        kind: Some(kind),
-        from_peer: None,
-        correlation_id: None,
-        idempotency_key: None,
-        no_wake: false,
-    }
+    NewMessage { text, kind: Some(kind), ..NewMessage::default() }
 }
 
 /// The session key of a sender; `None` for the person, and for a removed peer.
@@ -118,10 +111,38 @@ pub(super) async fn repeated(
 ) -> Result<Option<Message>> {
     let Some(key) = input.idempotency_key.as_deref() else { return Ok(None) };
     let Some(stored) = tx.messages().by_key(from, to, key).await? else { return Ok(None) };
-    let is_same = stored.text == input.text
+    if is_same(&stored, input, kind) { Ok(Some(stored)) } else { Err(other_message(key, &stored)) }
+}
+
+/// The message that was stored with the same idempotency key for a receiver that was removed since,
+/// whose name says no more which peer it was.
+///
+/// # Errors
+/// [`Error::Conflict`] if only other messages were.
+pub(super) async fn repeated_to_removed(
+    tx: &mut WriteTx,
+    from: &str,
+    (input, kind): (&NewMessage, MessageType),
+) -> Result<Option<Message>> {
+    let Some(key) = input.idempotency_key.as_deref() else { return Ok(None) };
+    let mut to_removed = Vec::new();
+    for stored in tx.messages().all_by_key(from, key).await? {
+        // A copy of a broadcast was sent to no name.
+        let is_copy = stored.kind == MessageType::Broadcast && kind != MessageType::Broadcast;
+        if !is_copy && tx.peers().get(&stored.to_peer).await?.is_none() {
+            to_removed.push(stored);
+        }
+    }
+    match to_removed.iter().position(|stored| is_same(stored, input, kind)) {
+        Some(same) => Ok(Some(to_removed.swap_remove(same))),
+        None => to_removed.first().map_or(Ok(None), |other| Err(other_message(key, other))),
+    }
+}
+
+fn is_same(stored: &Message, input: &NewMessage, kind: MessageType) -> bool {
+    stored.text == input.text
         && stored.kind == kind
-        && stored.correlation_id == input.correlation_id;
-    if is_same { Ok(Some(stored)) } else { Err(other_message(key, &stored)) }
+        && stored.correlation_id == input.correlation_id
 }
 
 /// Stores a message for `to`, or returns the message that was stored with the same idempotency key.
@@ -173,9 +194,7 @@ pub(in crate::service) async fn deliver_copies(
         let known = tx.messages().receivers_of_key(&outgoing.from, &to, key).await?;
         if let Some(first) = known.first()
             && let Some(stored) = tx.messages().by_key(&outgoing.from, first, key).await?
-            && (stored.text != outgoing.input.text
-                || stored.kind != MessageType::Broadcast
-                || stored.correlation_id != outgoing.input.correlation_id)
+            && !is_same(&stored, &outgoing.input, MessageType::Broadcast)
         {
             return Err(other_message(key, &stored));
         }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use svc_model::{
     AccessLevel, Caller, IdReference, LATEST, Message, MessageId, OpenCalls, Peer, PeerId,
     PeerReference, PeerState, PeerStatus, Principal, READ_ALL, Reader, RegisterInput,
-    StatusEvidence, StreamName, StreamVisibility, choose, is_agent_key, is_reserved_name, limits,
+    StatusEvidence, StreamName, StreamVisibility, choose, is_reserved_name, limits,
 };
 use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx, job};
 
@@ -83,7 +83,6 @@ pub(in crate::service) async fn find_peer(
 ) -> Result<PeerId> {
     let unknown = || Error::not_found(kind, text);
     let store = &core.store;
-    let mut of_agent = None;
     let rows = match PeerReference::parse(text).ok_or_else(unknown)? {
         PeerReference::Id(id) if id.is_operator() => return find_operator(core).await,
         PeerReference::Id(id) => return Ok(id),
@@ -101,7 +100,6 @@ pub(in crate::service) async fn find_peer(
             let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
             if let Some(own) = own {
                 rows.retain(|row| row.peer.peer_id != own.peer.peer_id);
-                of_agent = Some(own.peer.peer_id.clone());
                 rows.push(own);
             }
             rows
@@ -118,15 +116,7 @@ pub(in crate::service) async fn find_peer(
         }
     };
     let reader = Reader::from_caller(caller);
-    let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
     let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
-    // A session that the caller may not see cannot be found by its key.
-    candidates.retain(|peer| {
-        !is_key
-            || peer.session_id.is_some()
-            || text.contains(peer.peer_id.as_str())
-            || of_agent.as_ref() == Some(&peer.peer_id)
-    });
     // Of several that are gone, the latest is meant most often.
     candidates.sort_by_key(|peer| Reverse(peer.registered_at));
     match choose(candidates, |peer| peer) {
@@ -250,13 +240,8 @@ fn registration(name: &str, backend: &str, session: &str) -> RegisterInput {
     RegisterInput {
         display_name: name.to_owned(),
         backend: backend.to_owned(),
-        path: None,
-        circle: None,
-        role: None,
         session_id: Some(session.to_owned()),
-        tmux_pane: None,
-        pid: None,
-        metadata: None,
+        ..RegisterInput::default()
     }
 }
 
@@ -287,9 +272,7 @@ pub(in crate::service) async fn remove_agents_peer(
 
 /// Whether a peer belongs to a hosted agent that has ended, and no other agent of its name lives.
 pub(super) async fn has_ended(tx: &mut WriteTx, row: &PeerRow) -> Result<bool, StoreError> {
-    let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
-        return Ok(false);
-    };
+    let Some(key) = row.agent_key() else { return Ok(false) };
     Ok(tx.agents().live(key).await?.is_none() && tx.agents().was_run(key).await?)
 }
 
@@ -299,9 +282,7 @@ pub(in crate::service) async fn is_namesake(
     sender: &PeerRow,
     message: &Message,
 ) -> Result<bool, StoreError> {
-    let Some(key) = sender.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
-        return Ok(false);
-    };
+    let Some(key) = sender.agent_key() else { return Ok(false) };
     match tx.agents().live(key).await? {
         Some(live) => Ok(live.info.started_at > message.timestamp),
         None => tx.agents().was_run(key).await,

@@ -23,7 +23,9 @@ use svc_store::{
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated},
+    delivery::{
+        OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated, repeated_to_removed,
+    },
     find::has_ended,
     may_act_for, own_peer,
 };
@@ -232,6 +234,27 @@ impl Team {
             Ok(sent)
         }));
         job.await.map_err(|error: Error| error.of_repeatable(has_key))
+    }
+
+    /// The message that this one repeats, if its receiver was removed since: a name does not find
+    /// that peer any more.
+    #[boxed]
+    pub async fn message_to_removed(
+        &self,
+        caller: &Caller,
+        input: NewMessage,
+    ) -> Result<Option<Message>> {
+        if input.idempotency_key.is_none() {
+            return Ok(None);
+        }
+        let input = self.with_sender(caller, input).await?;
+        let caller = caller.clone();
+        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
+            let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+            let kind = input.kind.unwrap_or(MessageType::Notification);
+            repeated_to_removed(tx, &from, (&input, kind)).await
+        }));
+        job.await
     }
 
     /// The message with its sender's id, whatever names the sender.

@@ -20,10 +20,15 @@ use svc_model::{
 };
 use svc_store::{PeerRow, StoreError, WriteTx};
 
-use super::{Error, Page, ResourceKind, Result, access::Access, core::Core, reads::ReadCache};
+use super::{
+    Error, Page, ResourceKind, Result,
+    access::Access,
+    core::{Core, open_and_append},
+    reads::ReadCache,
+};
 
 pub use inbox::{BroadcastReach, MessageDetail, Stamped};
-pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
+pub use sessions::{ActingSession, NewSession, SessionDetail};
 
 pub(super) use delivery::{
     AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up, hold,
@@ -135,17 +140,13 @@ pub(super) async fn append_to_peer(
     let stream = StreamName::new("peer", to);
     // The stream is opened when the peer is created. A peer of an old database may have none; then
     // its stream is the operator's.
-    tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
-    tx.append(&stream, events).await?;
-    Ok(())
+    open_and_append(tx, &stream, &StreamVisibility::private(&Principal::Operator), events).await
 }
 
 /// Appends to the team stream, which everybody reads.
 pub(super) async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.streams().open(&team, &StreamVisibility::Team).await?;
-    tx.append(&team, vec![event]).await?;
-    Ok(())
+    open_and_append(tx, &team, &StreamVisibility::Team, vec![event]).await
 }
 
 /// Appends a peer's change to the team stream. Everybody reads that stream, so the event has

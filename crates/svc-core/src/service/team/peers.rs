@@ -301,9 +301,7 @@ impl Team {
     }
 
     async fn is_hosted(&self, row: &PeerRow) -> Result<bool, StoreError> {
-        let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
-            return Ok(false);
-        };
+        let Some(key) = row.agent_key() else { return Ok(false) };
         let agent = self.core.store.agents().of_key(key).await?;
         Ok(agent.is_some_and(|agent| agent.ended_at.is_none()))
     }

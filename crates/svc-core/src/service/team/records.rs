@@ -7,7 +7,7 @@ use svc_model::{
     ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
     RecordRelation, RecordedState, StatusEvidence, Timestamp, WaitingFor,
     hook::{HookClient, UsageLimit},
-    is_agent_key, limits,
+    limits,
 };
 use svc_store::{PeerRow, WriteTx, job};
 use svc_sys::client_records;
@@ -50,9 +50,8 @@ impl Team {
     async fn correct(&self, rows: Vec<PeerRow>) -> Result<()> {
         for row in rows {
             // The host of a hosted agent reports the agent's turns.
-            let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
-            let (Some(process), Some(session), false) =
-                (row.process(), row.peer.session_id.clone(), is_hosted)
+            let (Some(process), Some(session), None) =
+                (row.process(), row.peer.session_id.clone(), row.agent_key())
             else {
                 continue;
             };
@@ -169,8 +168,7 @@ impl Team {
     async fn peer_in(&self, session: &str, process: &ProcessIdentity) -> Result<Option<PeerId>> {
         let session = self.session_in_process(process, session).await?;
         let row = self.core.store.peers().of_session(&session).await?;
-        let is_hosted = |row: &PeerRow| row.owner.as_deref().is_some_and(is_agent_key);
-        let own = row.filter(|row| !is_hosted(row) && row.is_in(process));
+        let own = row.filter(|row| row.agent_key().is_none() && row.is_in(process));
         Ok(own.map(|row| row.peer.peer_id))
     }
 }
@@ -234,7 +232,7 @@ impl Team {
         let now = self.core.now();
         for row in self.core.store.peers().limited().await? {
             // The host of a hosted agent reports the agent's limit.
-            if row.owner.as_deref().is_some_and(is_agent_key) {
+            if row.agent_key().is_some() {
                 continue;
             }
             if row.peer.is_past_limit(now) {

@@ -51,14 +51,6 @@ pub struct NewSession {
     pub client: Option<String>,
 }
 
-#[derive(Debug)]
-pub struct CheckIn {
-    /// Tool calls since the last reset, this one included.
-    pub tool_count: i64,
-    pub due: bool,
-    pub active: Option<Ghap>,
-}
-
 /// A session with its counters.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SessionDetail {
@@ -353,10 +345,8 @@ impl Team {
         acting: ActingSession,
         tool_name: Option<String>,
         frequency: i64,
-    ) -> Result<CheckIn> {
-        let counted = self.counted(caller, acting, tool_name, Some(frequency)).await?;
-        let ToolCallCount { since: tool_count, due, active } = counted;
-        Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
+    ) -> Result<ToolCallCount> {
+        self.counted(caller, acting, tool_name, Some(frequency)).await
     }
 }
 

@@ -293,9 +293,12 @@ fn repeated_message_gets_the_first_one() {
     let again = d.post(&path, &body).ok(200);
     assert_eq!(again["id"], first["id"]);
     assert_eq!((&again["state"], &again["delivery"]), (&json!("undeliverable"), &json!("never")));
-    problem(&d.post(&path, &json!({ "text": "b", "idempotency_key": "k" })), 409, "conflict");
-    for unknown in [json!({ "text": "a" }), json!({ "text": "a", "idempotency_key": "k-2" })] {
-        problem(&d.post(&path, &unknown), 404, "not_found");
+    for path in [&path, "/v1/peers/s-1/messages"] {
+        assert_eq!(d.post(path, &body).ok(200)["id"], first["id"], "{path}");
+        problem(&d.post(path, &json!({ "text": "b", "idempotency_key": "k" })), 409, "conflict");
+        for unknown in [json!({ "text": "a" }), json!({ "text": "a", "idempotency_key": "k-2" })] {
+            problem(&d.post(path, &unknown), 404, "not_found");
+        }
     }
 }
 

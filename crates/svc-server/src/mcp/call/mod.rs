@@ -130,7 +130,7 @@ impl McpServer {
             started_at: self.services.now(),
             hold,
         };
-        if let (Pace::Slow, RequestOrigin::Legacy(session)) = (tool.pace(), &origin) {
+        if let (Pace::Slow, RequestOrigin::Legacy(session)) = (tool.pace, &origin) {
             let session = Arc::clone(session);
             let call = record_and_run(self, caller, session, tool, arguments, record);
             return Ok(CallReply::Recorded(Box::pin(call).await?));
@@ -173,7 +173,7 @@ impl McpServer {
         arguments: Map<String, Value>,
     ) -> Result<PendingAnswer, RpcError> {
         let is_repeatable = tool.is_repeatable();
-        let ends_with_token = tool.pace() == Pace::Slow;
+        let ends_with_token = tool.pace == Pace::Slow;
         let (sender, messages) = mpsc::unbounded_channel();
         let (sender, messages) = match origin {
             RequestOrigin::Bare => (None, None),
@@ -182,7 +182,7 @@ impl McpServer {
         let id = record.rpc_id.clone();
         let lost = move || CallAnswer::lost(&id, is_repeatable);
         let mut run = CallRun::attached(self, caller.clone(), origin.clone(), record, sender)?;
-        let answer = match (origin, tool.pace()) {
+        let answer = match (origin, tool.pace) {
             (RequestOrigin::Modern(_), Pace::Slow) => {
                 let (reply, answer) = oneshot::channel();
                 run.reply = Some(reply);
@@ -202,7 +202,7 @@ impl McpServer {
                 .boxed()
             }
             // A legacy client that disconnects does not cancel a tool that changes something.
-            (RequestOrigin::Legacy(_), _) if !tool.annotations().read_only_hint => {
+            (RequestOrigin::Legacy(_), _) if !tool.annotations.read_only_hint => {
                 let run = tokio::spawn(run.run_tool(tool, arguments));
                 async move { run.await.ok().flatten().unwrap_or_else(lost) }.boxed()
             }

@@ -182,7 +182,7 @@ impl CallRun {
         arguments: Map<String, Value>,
     ) -> BoxFuture<'static, Option<CallAnswer>> {
         Box::pin(async move {
-            let is_slow = tool.pace() == Pace::Slow;
+            let is_slow = tool.pace == Pace::Slow;
             // Any other call is counted with its request.
             let meter = matches!(self.mode, CallMode::Logged(..))
                 .then(|| RequestMeter::start("tools/call", &self.record.name, RequestEra::Legacy));
