@@ -212,17 +212,19 @@ impl Installer<'_> {
 }
 
 /// The edits that may have been made in a client's file, with the details that undoing needs.
+/// `tools` are those that svc allows. In a file that the record does not have, only their rules
+/// are svc's: a person's own server may have a name that begins like svc's.
 pub fn undoable(
     client: KnownClient,
     locations: &ClientLocations,
     command: &ClientCommand,
     path: &Path,
+    tools: &[&str],
 ) -> Vec<Edit> {
     let is_own = is_own_file(path);
     let edits =
         client.changes(locations, command, InstallScope::User, InstallParts::ALL).into_iter();
-    // The record has the names of the allowed tools.
-    let grant = client.grant(locations, InstallScope::User, &[]);
+    let grant = client.grant(locations, InstallScope::User, tools);
     let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
     let edits: Vec<Edit> = edits.chain(grant).flat_map(|change| change.edits).collect();
     // The record has the names of the servers that were taken out.
@@ -561,14 +563,13 @@ mod tests {
             form: edit::GrantForm::ListItem,
         };
         let change = change(&path, vec![server(), hooks(), allow(&["peer_list", "peer_send"])]);
-        // As of `undoable`, which has no names of tools.
-        let edits = [server(), hooks(), allow(&[])];
+        let edits = &change.edits;
         let forget = || fs::remove_file(InstallRecord::path(folder.path())).expect("is there");
         let before = "{ \"a\": [1,   2], \"mcpServers\": {} }";
         fs::write(&path, before).expect("writes");
         install(folder.path(), &change);
         forget();
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         assert_eq!(fs::read_to_string(&path).expect("reads"), before);
         assert!(!copy.exists(), "it is restored");
 
@@ -576,7 +577,7 @@ mod tests {
         forget();
         let text = fs::read_to_string(&path).expect("reads").replace("1,   2", "1, 3");
         fs::write(&path, text).expect("writes");
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         let left = value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
         assert_eq!(left, json!({ "a": [1, 3] }), "nothing of svc, and no empty list");
         assert!(copy.exists(), "another program has changed the file since");
@@ -586,7 +587,7 @@ mod tests {
         forget();
         let text = fs::read_to_string(&path).expect("reads").replacen('{', "{ // mine\n", 1);
         fs::write(&path, text).expect("writes");
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         let left = fs::read_to_string(&path).expect("reads");
         assert!(left.contains("// mine"), "a comment that was added since: {left}");
         assert_eq!(value(FileFormat::Json, &left), json!({ "a": [1, 2] }));
@@ -596,8 +597,30 @@ mod tests {
         fs::remove_file(&path).expect("is there");
         install(folder.path(), &change);
         forget();
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         assert!(!path.exists(), "svc had created it");
+    }
+
+    /// The names of the person's own server and of its rules begin like those of svc.
+    #[test]
+    fn without_the_record_rules_of_other_servers_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = folder.path();
+        let path = home.join(".config/opencode/opencode.json");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
+        let before = json!({ "permission": { "*": "ask", "svc_mine_read": "allow", "svc_mine_*": "allow" } });
+        fs::write(&path, serde_json::to_string_pretty(&before).expect("is JSON")).expect("writes");
+        let installer = work(home);
+        let tools = ["peer_list", "peer_send"];
+        let grant = KnownClient::Opencode.grant(installer.locations, InstallScope::User, &tools);
+        install(home, &grant.expect("it asks"));
+        let settings = || value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
+        assert_eq!(settings()["permission"]["svc_peer_send"], "allow");
+        fs::remove_file(InstallRecord::path(home)).expect("is there");
+        let command = ClientCommand::new(Path::new("/opt/svc"), home, Some(home)).expect("is text");
+        let edits = undoable(KnownClient::Opencode, installer.locations, &command, &path, &tools);
+        uninstall(home, &path, &edits);
+        assert_eq!(settings(), before);
     }
 
     #[test]

@@ -221,9 +221,6 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     Ok((document.text(), undo))
 }
 
-/// What the rules of clients for tools of svc begin with.
-const RULES: [&str; 2] = ["mcp__svc__", "svc_"];
-
 /// What undoing these edits takes in a file that the record does not have. Tables and lists that
 /// hold svc's entries count as made by svc, and are removed with them unless they hold others.
 pub(crate) fn guess(document: &Value, edits: &[Edit]) -> UndoInfo {
@@ -238,31 +235,15 @@ pub(crate) fn guess(document: &Value, edits: &[Edit]) -> UndoInfo {
                     add(&[HOOKS, event]);
                 }
             }
-            Edit::Allow { table, form, .. } => {
+            Edit::Allow { table, tools, form } => {
                 add(table);
-                undo.allowed.extend(rules_of_ours(document, table, form));
+                let there = tools.iter().filter(|tool| is_granted(document, table, tool, form));
+                undo.allowed.extend(there.cloned());
             }
             Edit::Trust { .. } | Edit::Take { .. } | Edit::Whole { .. } => {}
         }
     }
     undo
-}
-
-fn rules_of_ours(document: &Value, table: &[&str], form: &GrantForm) -> Vec<String> {
-    let rules = at(document, table);
-    let names: Vec<&String> = match form {
-        GrantForm::ListItem => {
-            let list = rules.and_then(Value::as_array).into_iter().flatten();
-            list.filter_map(|rule| if let Value::String(name) = rule { Some(name) } else { None })
-                .collect()
-        }
-        GrantForm::Key(value) => {
-            let keys = rules.and_then(Value::as_object).into_iter().flatten();
-            keys.filter(|(_, there)| *there == value).map(|(name, _)| name).collect()
-        }
-    };
-    let is_ours = |name: &&String| RULES.iter().any(|begin| name.starts_with(*begin));
-    names.into_iter().filter(is_ours).cloned().collect()
 }
 
 /// Removes those of the tables and lists at `paths` that are empty.

@@ -263,7 +263,7 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
             }
         }
         let undone = files.into_iter().map(|(path, scope)| {
-            let edits = apply::undoable(client, &locations, &command, &path);
+            let edits = apply::undoable(client, &locations, &command, &path, HARMLESS_TOOLS);
             let outcome = installer.uninstall(scope, &path, &edits);
             (path, outcome)
         });
