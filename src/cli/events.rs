@@ -189,12 +189,17 @@ impl TerminalFeed {
         let kind = text(item, "kind").unwrap_or_default();
         let (style, sentence) = self.sentence(&FeedEvent { screen, stream, kind, data });
         let sentence = visible(&sentence);
-        if let Some(width) = screen.width {
+        if screen.is_for_people() {
             // The width of the time without its colour codes.
             let time =
                 clock(&Screen { color: false, ..*screen }, text(item, "at").unwrap_or_default());
-            let room = usize::from(width).saturating_sub(time.chars().count() + 2);
-            let sentence = if screen.full { sentence } else { output::cut(sentence, room) };
+            let sentence = match screen.fit_width() {
+                Some(width) => {
+                    let room = usize::from(width).saturating_sub(time.chars().count() + 2);
+                    output::cut(sentence, room)
+                }
+                None => sentence,
+            };
             let sentence = if screen.color { style.paint(&sentence) } else { sentence };
             return format!("{at}  {sentence}");
         }
