@@ -17,7 +17,7 @@ use svc_server::daemon::stays_stopped;
 use svc_sys::telemetry;
 use svc_wire::json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope};
 use svc_wire::mcp_request::McpRequest;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::{Context, daemon, output, program};
 
@@ -138,7 +138,7 @@ impl DaemonLink {
                 // The daemon starts or ends, or has no database, and did not handle the request.
                 Ok(stream) if stream.status == StatusCode::SERVICE_UNAVAILABLE => {
                     let retry_after = stream.retry_after();
-                    if let Ok(reply) = stream.collect().await {
+                    if let Ok(Ok(reply)) = timeout(limits::STORE_WAIT, stream.collect()).await {
                         of_database = database_error(&reply.body, &reply.problem());
                     }
                     ("the daemon is not ready".to_owned(), retry_after)
@@ -155,7 +155,9 @@ impl DaemonLink {
                     return Err(LinkError::Away(STAYS_STOPPED.to_owned()));
                 }
                 Err(error) if error.is_transient() => {
-                    of_database = error.problem().and_then(error_of).filter(is_of_database);
+                    // The request itself was not sent: the token for it could not be had.
+                    let problem = error.problem().filter(|it| it.code == STORE_UNAVAILABLE);
+                    of_database = problem.and_then(error_of);
                     (error.to_string(), None)
                 }
                 Err(error) => return Err(LinkError::Away(error.to_string())),
