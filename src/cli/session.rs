@@ -298,12 +298,12 @@ fn print_history(screen: &Screen, history: &Value) -> Result<()> {
 fn said(screen: &Screen, text: &Value) -> String {
     let (at, role) = (output::cell(text, "at"), output::cell(text, "role"));
     let tool = text["tool"].as_str().map(|tool| format!(" {tool}")).unwrap_or_default();
-    let mut shown = output::visible(&format!("{at} {role}{tool}"));
+    let head = output::visible(&format!("{at} {role}{tool}"));
     let room = screen.fit_width().map(|width| usize::from(width).saturating_sub(2));
-    for line in output::wrapped(&output::cell(text, "text"), room).lines() {
-        shown.extend(["\n  ", &output::visible(line)]);
-    }
-    shown + "\n"
+    let words = output::wrapped(&output::cell(text, "text"), room);
+    let lines: Vec<String> =
+        words.lines().map(|line| format!("  {}", output::visible(line))).collect();
+    format!("{head}\n{}\n", lines.join("\n"))
 }
 
 fn truncation_note(sessions: usize) -> Option<String> {
@@ -376,7 +376,7 @@ mod tests {
         let text = json!({ "at": "2026-03-31T11:57:00Z", "role": "user", "text": "one two three four five" });
         let shown = |full| said(&Screen { full, ..Screen::for_tests(Some(20)) }, &text);
         let head = "2026-03-31T11:57:00Z user\n";
-        assert_eq!(shown(false), format!("{head}  one two three\n  four five\n"));
+        assert_eq!(shown(false), format!("{head}  one two three four\n  five\n"));
         assert_eq!(shown(true), format!("{head}  one two three four five\n"));
     }
 
