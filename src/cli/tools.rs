@@ -11,6 +11,7 @@ use svc_model::source::BUILTIN_CORE;
 use svc_wire::json_rpc::JsonRpcWriter;
 use svc_wire::mcp_request;
 
+use super::context::key_value;
 use super::naming::all_items;
 use super::output::{self, Column, Screen, plain};
 use super::{Context, ExitResult, UsageError, agent};
@@ -222,7 +223,8 @@ fn value_type(property: &Value) -> String {
 
 async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult {
     let mut arguments = all_arguments(&args)?;
-    let pairs = args.each.iter().map(|pair| split(pair)).collect::<Result<Vec<_>, _>>()?;
+    let pairs =
+        args.each.iter().map(|pair| key_value("--arg", pair)).collect::<Result<Vec<_>, _>>()?;
     let mut session = None;
     if let Some(id) = &args.session {
         let value = HeaderValue::from_str(id);
@@ -378,12 +380,6 @@ fn all_arguments(args: &CallArgs) -> Result<Map<String, Value>> {
     }
 }
 
-fn split(pair: &str) -> Result<(&str, &str), UsageError> {
-    pair.split_once('=')
-        .filter(|(key, _)| !key.is_empty())
-        .ok_or_else(|| UsageError(format!("--arg {pair}: not of the form KEY=VALUE")))
-}
-
 /// The value itself, or the text of the file that it names.
 fn read(value: &str) -> Result<String> {
     match value.strip_prefix('@') {
@@ -476,7 +472,7 @@ mod tests {
         let parse = |pairs: &[&str]| {
             let mut arguments = Map::new();
             for pair in pairs {
-                let (key, value) = split(pair).map_err(|error| error.to_string())?;
+                let (key, value) = key_value("--arg", pair).map_err(|error| error.to_string())?;
                 let added = add(&mut arguments, &schema, key, value.to_owned());
                 added.map_err(|error| error.to_string())?;
             }

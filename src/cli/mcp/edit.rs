@@ -9,7 +9,6 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::ClientError;
 use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
-use svc_sys::config::Flags;
 use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
 
 use super::super::naming::source_missing;
@@ -273,8 +272,8 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResul
             return Err(source_missing(error, name, &[]).into());
         }
         None | Some(Err(ClientError::NotRunning { .. })) => {
-            if let Ok(config) = context.config(&Flags::default())
-                && !config.sources.plan(Some(&here()?)).sources.iter().any(|it| it.name == name)
+            if let Ok(plan) = context.source_plan()
+                && !plan.sources.iter().any(|it| it.name == name)
             {
                 bail!(
                     "no file names a server {name} here; only a running daemon knows those of --mcp-config"

@@ -8,7 +8,6 @@ use anyhow::{Result, bail};
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::{Client, Token, encode, with_query};
-use svc_sys::config::Flags;
 use svc_sys::config::sources::project_files;
 
 use super::super::mcp_config::FreshToken;
@@ -87,10 +86,8 @@ pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let mut source: Value = context.client()?.get(&path_of(name, "")?).await?;
     let from = source.get("from").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let files = context.config(&Flags::default())?.sources;
-    let here = here()?;
-    let plan = files.plan(Some(&here));
-    let planned = plan.sources.into_iter().find(|it| it.name == *name && it.from == from);
+    let mut plan = context.source_plan()?.sources.into_iter();
+    let planned = plan.find(|it| it.name == *name && it.from == from);
     // Only the daemon knows entries from a flag.
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
@@ -167,8 +164,7 @@ pub(super) async fn call(
 /// The client for a call: a session in this folder's project, with the scope that the server
 /// requires.
 async fn caller_of(context: &Context, name: &str) -> Result<ProjectClient> {
-    let here = here()?;
-    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let plan = context.source_plan()?;
     let planned = plan.sources.iter().find(|source| source.name == name);
     let entry = planned.and_then(|source| source.entry.as_ref().ok());
     let scope = entry.and_then(|entry| entry.scope.as_deref());
@@ -250,8 +246,7 @@ const KINDS: [(&str, &str, &str); 3] =
     [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
 
 async fn add_offers(context: &Context, page: &mut Value) -> Result<()> {
-    let here = std::env::current_dir()?;
-    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let plan = context.source_plan()?;
     let entries = plan.sources.iter().filter_map(|source| source.entry.as_ref().ok());
     let mut scopes: Vec<&str> = entries.filter_map(|entry| entry.scope.as_deref()).collect();
     scopes.sort_unstable();
