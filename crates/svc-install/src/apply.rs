@@ -65,15 +65,15 @@ impl Installer<'_> {
         let folders = self.locations.folders(scope);
         let recorded = self.record.find(&change.path).cloned();
         let mut undo = recorded.as_ref().map(|entry| entry.undo.clone()).unwrap_or_default();
-        let mut text = file.text().to_owned();
+        let (format, mut text) = (FileFormat::from_path(&change.path), file.text().to_owned());
         // The copy is restored only if it has no entries of svc, and still has the servers that svc
         // took out.
         let mut pristine = undo.taken.is_empty();
         for edit in &change.edits {
             pristine &= !(matches!(edit, Edit::Take { .. }) && recorded.is_some());
-            let state = edit::find(&text, change.format, edit).map_err(EditError::from)?;
+            let state = edit::find(&text, format, edit).map_err(EditError::from)?;
             pristine &= state == EditState::Missing;
-            let (edited, new) = edit::apply(&text, change.format, edit)?;
+            let (edited, new) = edit::apply(&text, format, edit)?;
             undo.add(new, recorded.is_some());
             text = edited;
         }
@@ -139,7 +139,7 @@ impl Installer<'_> {
             self.forget(recorded.as_ref())?;
             return Ok(FileOutcome::Unchanged);
         };
-        let format = format_of(path);
+        let format = FileFormat::from_path(path);
         let copy = file::copy_of(&file.real);
         // Only for a file that the record does not have; the record names the copies of others.
         let mut copied = None;
@@ -229,10 +229,7 @@ pub fn undoable(
     let edits: Vec<Edit> = edits.chain(grant).flat_map(|change| change.edits).collect();
     // The record has the names of the servers that were taken out.
     let taken = edits.iter().find_map(|edit| match edit {
-        Edit::Server { table, .. } => {
-            let table = table.iter().map(|key| (*key).to_owned()).collect();
-            Some(Edit::Take { table, names: Vec::new() })
-        }
+        Edit::Server { table, .. } => Some(Edit::Take { table, names: Vec::new() }),
         _ => None,
     });
     edits
@@ -247,11 +244,6 @@ pub fn undoable(
 pub(crate) fn is_own_file(path: &Path) -> bool {
     let is_rules = path.parent().is_some_and(|folder| folder.ends_with("policies"));
     is_rules || path.extension().is_some_and(|extension| extension == "js")
-}
-
-pub fn format_of(path: &Path) -> FileFormat {
-    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
-    if is_toml { FileFormat::Toml } else { FileFormat::Json }
 }
 
 fn is_busy(error: &ApplyError) -> bool {
@@ -356,7 +348,7 @@ pub fn files(
         // An earlier installation may have used the other file.
         let also: &[&str] = match client {
             KnownClient::Codex => &["config.toml", "hooks.json"],
-            KnownClient::Opencode if change.format == FileFormat::Json && !has_whole(&change) => {
+            KnownClient::Opencode if !is_own_file(&change.path) => {
                 &["opencode.json", "opencode.jsonc"]
             }
             _ => &[],
@@ -364,14 +356,10 @@ pub fn files(
         files.push(change.path);
         files.extend(also.iter().map(|name| folder.join(name)));
     }
-    files.extend(client.grant_file(locations, scope).map(|(path, _)| path));
+    files.extend(client.grant_file(locations, scope));
     files.sort();
     files.dedup();
     files
-}
-
-fn has_whole(change: &FileChange) -> bool {
-    change.edits.iter().any(|edit| matches!(edit, Edit::Whole { .. }))
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -479,7 +467,7 @@ mod tests {
     use super::*;
 
     fn change(path: &Path, edits: Vec<Edit>) -> FileChange {
-        FileChange { path: path.to_path_buf(), format: format_of(path), edits }
+        FileChange { path: path.to_path_buf(), edits }
     }
 
     fn work(home: &Path) -> Installer<'_> {
@@ -542,7 +530,7 @@ mod tests {
         fs::write(&path, text).expect("writes");
         install(folder.path(), &change(&path, vec![server()]));
         let moved = Edit::Server {
-            table: &["mcpServers"],
+            table: "mcpServers",
             entry: json!({ "type": "stdio", "command": "/usr/bin/svc", "args": ["stdio"] }),
         };
         let second = change(&path, vec![moved]);
