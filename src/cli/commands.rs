@@ -266,11 +266,35 @@ impl Cli {
         self.global.json
     }
 
-    /// Takes a `--json` behind the URL of `svc mcp add`, which the parser left among the words of
-    /// the server.
-    pub(super) fn take_json_behind(&mut self) {
-        if let Some(Command::Mcp(args)) = &mut self.command {
-            self.global.json |= args.take_json_behind();
+    /// Parses a command line. What stands behind the URL of `svc mcp add`, which the parser takes
+    /// for arguments of a program, is parsed as if it stood before the URL.
+    pub(super) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(line)?;
+        let behind = cli.added_server().map_or(0, |added| added.behind_url().len());
+        if behind == 0 {
+            return Ok(cli);
+        }
+        let end: OsString = "--".into();
+        let (before, behind) = line.split_at(line.len() - behind);
+        let Some((url, before)) = before.split_last() else { return Ok(cli) };
+        let before = before.strip_suffix(std::slice::from_ref(&end)).unwrap_or(before);
+        let moved = [before, behind, &[end, url.clone()]].concat();
+        let cli = Self::try_parse_from(moved)?;
+        match cli.added_server().and_then(|added| added.command.first()) {
+            Some(word) if url != word.as_str() => Err(clap::Error::raw(
+                clap::error::ErrorKind::UnknownArgument,
+                format!(
+                    "behind the URL: unexpected argument '{word}' found; a server at a URL takes no arguments\n"
+                ),
+            )),
+            _ => Ok(cli),
+        }
+    }
+
+    fn added_server(&self) -> Option<&mcp::AddArgs> {
+        match &self.command {
+            Some(Command::Mcp(args)) => args.added(),
+            _ => None,
         }
     }
 }
@@ -499,6 +523,36 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
+    }
+
+    #[test]
+    fn options_behind_the_url_of_a_server_count_as_before_it() {
+        let url = "https://h.example/mcp";
+        let parsed = |words: &[&str]| {
+            let line = ["svc", "mcp", "add", "wiki"].iter().chain(words);
+            Cli::parse_line(&line.map(OsString::from).collect::<Vec<_>>())
+        };
+        for words in [
+            &[url, "--json", "--home", "/h", "-t", "sse", "-H", "A: 1"][..],
+            &["-H", "A: 1", "--", url, "--home=/h", "--transport", "sse", "--json"],
+            &["-t", "sse", "${BASE}/mcp", "--json", "--home", "/h", "-H", "A: 1"],
+        ] {
+            let cli = parsed(words).expect("parses");
+            let added = cli.added_server().expect("a server");
+            assert!(cli.global.json && cli.global.home.is_some(), "{words:?}");
+            assert_eq!(added.options.header, ["A: 1"], "{words:?}");
+            assert_eq!(added.command.len(), 1, "{words:?}");
+        }
+        let refused = |words: &[&str]| parsed(words).expect_err("is refused");
+        assert_eq!(refused(&[url, "--help"]).kind(), clap::error::ErrorKind::DisplayHelp);
+        assert!(refused(&[url, "--nope"]).to_string().contains("'--nope'"));
+        assert!(refused(&[url, "-H"]).to_string().contains("--header"));
+        for words in [&[url, "more"][..], &[url, "--json", "more"], &[url, "more", "-t", "sse"]] {
+            let text = refused(words).to_string();
+            assert!(text.contains("'more'") && text.contains("takes no arguments"), "{text}");
+        }
+        let program = parsed(&["--", "python3", "--json"]).expect("parses");
+        assert!(!program.global.json, "it is the program's");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `svc config`: the settings in use, and the origin of each.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -39,12 +38,11 @@ fn show(context: &Context, flags: &Flags) -> ExitResult {
     let config = context.config(flags)?;
     let rows = config.rows();
     let file = &config.paths.config_file;
-    if context.json {
-        output::json(&json!({
-            "home": config.paths.home, "config_file": file, "config_file_exists": file.exists(),
-            "settings": rows,
-        }))?;
-    } else {
+    let document = json!({
+        "home": config.paths.home, "config_file": file, "config_file_exists": file.exists(),
+        "settings": rows,
+    });
+    context.print(&document, || {
         let origin = if config.paths.explicit_home { "chosen" } else { "default" };
         let state = if file.exists() { "read" } else { "absent" };
         let row = |key: &str, value: String, origin: String| {
@@ -57,9 +55,8 @@ fn show(context: &Context, flags: &Flags) -> ExitResult {
         cells.extend(
             rows.iter().map(|it| row(it.key, shown(it.key, &it.value), it.origin.to_string())),
         );
-        output::table(&context.screen, COLUMNS, &cells, "")?;
-    }
-    Ok(ExitCode::SUCCESS)
+        output::table(&context.screen, COLUMNS, &cells, "")
+    })
 }
 
 fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use svc_client::{Client, ClientError, Discovery};
 use svc_install::ClientLocations;
+use svc_sys::config::sources::SourcePlan;
 use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 
 use super::output::{self, ColorChoice, Screen};
@@ -60,6 +61,13 @@ pub(super) fn members<const N: usize>(fields: [(&str, Option<String>); N]) -> Ma
     set.collect()
 }
 
+/// The name and the value of an argument of `flag`, such as `KEY=VALUE`.
+pub(super) fn key_value<'a>(flag: &str, pair: &'a str) -> Result<(&'a str, &'a str), UsageError> {
+    pair.split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or_else(|| UsageError(format!("{flag} {pair}: not of the form KEY=VALUE")))
+}
+
 /// What the program reads of its process, once, and passes down.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -82,6 +90,12 @@ impl Context {
 
     pub fn config(&self, flags: &Flags) -> Result<Config> {
         Ok(Config::resolve(self.paths.clone(), &self.env, flags)?)
+    }
+
+    /// The child MCP servers that files name in the current folder.
+    pub(super) fn source_plan(&self) -> Result<SourcePlan> {
+        let here = std::env::current_dir().ok();
+        Ok(self.config(&Flags::default())?.sources.plan(here.as_deref()))
     }
 
     /// Refuses `--url` for a command that is about this machine and asks no daemon elsewhere.

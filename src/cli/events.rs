@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use svc_client::{Client, FollowGap, FollowItem, Follower, with_object};
 use svc_model::GapReason;
 
+use super::naming::peer_names;
 use super::output::{self, Column, Listing, Screen, Style, clock, short, visible};
 use super::people::OperatorPresence;
 use super::{Context, ExitResult, UsageError};
@@ -165,13 +166,7 @@ pub(super) struct TerminalFeed {
 impl TerminalFeed {
     /// Reads the names of the participants; goes on without names if the daemon does not respond.
     pub(super) async fn with_names(client: &Client) -> Self {
-        let mut feed = Self::default();
-        if let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await {
-            for peer in output::items(&page, "peers") {
-                feed.learn(peer);
-            }
-        }
-        feed
+        Self { names: peer_names(client, "peer_id").await }
     }
 
     fn learn(&mut self, peer: &Value) {
@@ -189,12 +184,17 @@ impl TerminalFeed {
         let kind = text(item, "kind").unwrap_or_default();
         let (style, sentence) = self.sentence(&FeedEvent { screen, stream, kind, data });
         let sentence = visible(&sentence);
-        if let Some(width) = screen.width {
+        if screen.is_for_people() {
             // The width of the time without its colour codes.
             let time =
                 clock(&Screen { color: false, ..*screen }, text(item, "at").unwrap_or_default());
-            let room = usize::from(width).saturating_sub(time.chars().count() + 2);
-            let sentence = if screen.full { sentence } else { output::cut(sentence, room) };
+            let sentence = match screen.fit_width() {
+                Some(width) => {
+                    let room = usize::from(width).saturating_sub(time.chars().count() + 2);
+                    output::cut(sentence, room)
+                }
+                None => sentence,
+            };
             let sentence = if screen.color { style.paint(&sentence) } else { sentence };
             return format!("{at}  {sentence}");
         }

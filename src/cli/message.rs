@@ -2,14 +2,14 @@
 
 use std::io::Read as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{Client, encode, with_object, with_query};
-use svc_model::{LATEST, ListQuery, MessageFilter, PageQuery, PeerId};
+use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
 
 use super::context::members;
-use super::naming::{all_items, message_found, peer_found, peer_names};
+use super::naming::{all_items, identified, message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing, Screen};
 use super::{Context, ExitResult};
 
@@ -168,23 +168,11 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             context.print_line(&answer, &line)
         }
         MessageCommand::Show { id } => {
-            let id = identified(&client, id).await?;
+            let id = identified(&client, id, ("/v1/messages", ALL, "id")).await?;
             let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
             let message: Value = message_found(&client, &id, message).await?;
             show(context, &client, &message).await
         }
-    }
-}
-
-/// The id that an argument names: `latest` is the newest message of the list.
-async fn identified(client: &Client, id: String) -> Result<String> {
-    if id != LATEST {
-        return Ok(id);
-    }
-    let page: Value = client.get("/v1/messages?limit=1").await?;
-    match output::items(&page, "messages") {
-        [message, ..] => Ok(output::cell(message, "id")),
-        [] => bail!("{}", ALL.empty),
     }
 }
 

@@ -45,7 +45,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 
 use context::GlobalFlags;
 use svc_sys::server_process;
@@ -83,9 +83,8 @@ pub fn run() -> ExitCode {
     if let Some(code) = commands::print_nested_help(std::env::args_os().skip(1)) {
         return code;
     }
-    match commands::Cli::try_parse() {
-        Ok(mut cli) => {
-            cli.take_json_behind();
+    match commands::Cli::parse_line(&std::env::args_os().collect::<Vec<_>>()) {
+        Ok(cli) => {
             let is_json = cli.is_json();
             exit::code(commands::dispatch(cli), is_json)
         }

@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use http::StatusCode;
 use serde_json::Value;
 use strsim::levenshtein;
 use svc_client::{Client, ClientError, ClientProblem, with_query};
+use svc_model::LATEST;
 
-use super::output::{self, cell, items, visible};
+use super::output::{self, Listing, cell, items, visible};
 
 /// Most similar names and most candidates in an error.
 const NEAR: usize = 3;
@@ -47,6 +48,23 @@ pub(super) async fn all_items(
         if cursor.is_none() || all.len() == most {
             return Ok(all);
         }
+    }
+}
+
+/// The id that an argument names: `latest` is the first item of the list at `path`, which has its
+/// id in the member `id`.
+pub(super) async fn identified(
+    client: &Client,
+    named: String,
+    (path, list, id): (&str, Listing, &str),
+) -> Result<String> {
+    if named != LATEST {
+        return Ok(named);
+    }
+    let page: Value = client.get(&with_query(path, &[("limit", Some("1"))])).await?;
+    match items(&page, list.items) {
+        [latest, ..] => Ok(cell(latest, id)),
+        [] => bail!("{}", list.empty),
     }
 }
 

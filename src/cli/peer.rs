@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use svc_client::{ClientError, TokenSource, encode, with_object};
 use svc_model::{PeerFilter, PeerId, RegisterInput};
 
+use super::context::key_value;
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
 use super::{Context, ExitResult, UsageError};
@@ -246,10 +247,7 @@ where
         return Ok(None);
     }
     let pairs = pairs.iter().map(|pair| {
-        let (key, value) = pair
-            .split_once('=')
-            .filter(|(key, _)| !key.is_empty())
-            .ok_or_else(|| UsageError(format!("--metadata {pair}: not of the form KEY=VALUE")))?;
+        let (key, value) = key_value("--metadata", pair)?;
         Ok((key.to_owned(), value.to_owned().into()))
     });
     pairs.collect::<Result<M, _>>().map(Some)

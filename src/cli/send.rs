@@ -1,7 +1,5 @@
 //! `svc send`: gives work to an agent and prints its output.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use serde_json::Value;
 use svc_client::{Client, TokenSource};
@@ -87,13 +85,11 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
         note_namesake(&client, name, &body["opts"]["mode"]).await;
     }
     if args.is_async {
-        if context.json {
-            output::json(&sent)?;
-        } else {
+        return context.print(&sent, || {
             output::line(&output::visible(&output::cell(&sent, "task_id")))?;
             output::note("svc: the result comes to `svc inbox`");
-        }
-        return Ok(ExitCode::SUCCESS);
+            Ok(())
+        });
     }
     task::watch(context, &output::cell(&sent, "task_id"), None).await
 }

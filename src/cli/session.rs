@@ -279,27 +279,29 @@ pub(super) fn ended(text: &str) -> String {
 }
 
 fn print_history(screen: &Screen, history: &Value) -> Result<()> {
-    let room = screen.width.map(|width| usize::from(width).saturating_sub(2));
     let texts = output::items(history, "messages");
     if texts.is_empty() {
         output::line("nothing was said there; --tools includes calls of tools")?;
     }
     for text in texts {
-        let at = output::cell(text, "at");
-        let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));
-        let tool = if text["tool"].is_string() { format!(" {tool}") } else { String::new() };
-        output::line(&output::visible(&format!("{at} {role}{tool}")))?;
-        let words = output::cell(text, "text");
-        let lines: Vec<String> = output::wrapped(&words, room)
-            .lines()
-            .map(|line| format!("  {}", output::visible(line)))
-            .collect();
-        output::block(&format!("{}\n", lines.join("\n")))?;
+        output::block(&said(screen, text))?;
     }
     if let Some(before) = history.get("before").and_then(Value::as_str) {
         output::note(&format!("older ones: --before {before}"));
     }
     Ok(())
+}
+
+/// What was said once: a line with the time and who said it, and the text, indented.
+fn said(screen: &Screen, text: &Value) -> String {
+    let (at, role) = (output::cell(text, "at"), output::cell(text, "role"));
+    let tool = text["tool"].as_str().map(|tool| format!(" {tool}")).unwrap_or_default();
+    let head = output::visible(&format!("{at} {role}{tool}"));
+    let room = screen.fit_width().map(|width| usize::from(width).saturating_sub(2));
+    let words = output::wrapped(&output::cell(text, "text"), room);
+    let lines: Vec<String> =
+        words.lines().map(|line| format!("  {}", output::visible(line))).collect();
+    format!("{head}\n{}\n", lines.join("\n"))
 }
 
 fn truncation_note(sessions: usize) -> Option<String> {
@@ -365,6 +367,15 @@ mod tests {
         assert_eq!(tree(&cycle), [(0, &cycle[0]), (0, &cycle[1]), (1, &cycle[2])]);
         let twice = [session("a", ""), session("a", "b"), session("b", "a")];
         assert_eq!(tree(&twice), [(0, &twice[0]), (1, &twice[2]), (2, &twice[1])]);
+    }
+
+    #[test]
+    fn history_is_wrapped_at_the_screen_but_not_with_the_full_flag() {
+        let text = json!({ "at": "2026-03-31T11:57:00Z", "role": "user", "text": "one two three four five" });
+        let shown = |full| said(&Screen { full, ..Screen::for_tests(Some(20)) }, &text);
+        let head = "2026-03-31T11:57:00Z user\n";
+        assert_eq!(shown(false), format!("{head}  one two three four\n  five\n"));
+        assert_eq!(shown(true), format!("{head}  one two three four five\n"));
     }
 
     #[test]

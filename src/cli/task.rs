@@ -10,6 +10,7 @@ use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{ListQuery, NewTask, TaskFilter};
 
 use super::events::{ending, note};
+use super::naming::identified;
 use super::output::{self, Column, Listing};
 use super::peer::metadata;
 use super::session::ended;
@@ -29,6 +30,9 @@ const LIST: Listing = Listing {
     empty: "no tasks; `svc task run -- COMMAND` creates one",
     next: Some("--cursor"),
 };
+
+/// Path and list of tasks, and the member with a task's id.
+const TASKS: (&str, Listing, &str) = ("/v1/tasks", LIST, "task_id");
 
 /// Limits of the part of the prompt that stands in for a missing title.
 const TITLE_WORDS: usize = 12;
@@ -117,7 +121,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
         }
         TaskCommand::Show { id } => {
             let client = context.client()?;
-            let id = identified(&client, id).await?;
+            let id = identified(&client, id, TASKS).await?;
             print(context, &fetch(&client, &id).await?)
         }
         TaskCommand::Cancel { id } => {
@@ -125,27 +129,15 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
             print(context, &context.client()?.post(&path, &json!({})).await?)
         }
         TaskCommand::Watch { id, after } => {
-            let id = identified(&context.client()?, id).await?;
+            let id = identified(&context.client()?, id, TASKS).await?;
             watch(context, &id, after).await
         }
         TaskCommand::Wait { id, timeout } => {
-            let id = identified(&context.client()?, id).await?;
+            let id = identified(&context.client()?, id, TASKS).await?;
             wait(context, &id, timeout).await
         }
         TaskCommand::Run(args) => task_run::run(context, args).await,
         TaskCommand::Resend { file, new } => task_run::resend(context, &file, new).await,
-    }
-}
-
-/// The id that an argument names: `latest` is the task that was created last.
-async fn identified(client: &Client, id: String) -> Result<String> {
-    if id != "latest" {
-        return Ok(id);
-    }
-    let page: Value = client.get("/v1/tasks?limit=1").await?;
-    match output::items(&page, "tasks") {
-        [task, ..] => Ok(output::cell(task, "task_id")),
-        [] => bail!("{}", LIST.empty),
     }
 }
 

@@ -11,6 +11,7 @@ use svc_model::source::BUILTIN_CORE;
 use svc_wire::json_rpc::JsonRpcWriter;
 use svc_wire::mcp_request;
 
+use super::context::key_value;
 use super::naming::all_items;
 use super::output::{self, Column, Screen, plain};
 use super::{Context, ExitResult, UsageError, agent};
@@ -82,7 +83,7 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
     match command {
         ToolsCommand::List { family } => {
             let tools = fetch(&context.client()?, family.as_deref()).await?;
-            let rows: Vec<_> = tools.iter().map(row).collect();
+            let rows: Vec<_> = tools.iter().map(|tool| row(&context.screen, tool)).collect();
             let empty = "no tools; `svc tools list` shows all families";
             context.print(&json!({ "count": tools.len(), "tools": tools }), || {
                 output::table(&context.screen, TOOLS, &rows, empty)
@@ -163,14 +164,15 @@ fn unknown(name: &str) -> anyhow::Error {
     anyhow!("there is no tool {name:?}; see `svc tools list`")
 }
 
-fn row(tool: &Value) -> Vec<Option<String>> {
+fn row(screen: &Screen, tool: &Value) -> Vec<Option<String>> {
     let (name, family) = (output::cell(tool, "name"), output::cell(tool, "family"));
-    [name, family, purpose(tool)].map(Some).into()
+    [name, family, purpose(screen, &output::cell(tool, "description"))].map(Some).into()
 }
 
-/// The first line of a tool's description, which may be pages long.
-pub(super) fn purpose(tool: &Value) -> String {
-    output::cell(tool, "description").lines().next().unwrap_or_default().to_owned()
+/// The first line of a description, which may be pages long; with `--full` all of it.
+pub(super) fn purpose(screen: &Screen, description: &str) -> String {
+    let most = if screen.full { usize::MAX } else { 1 };
+    description.lines().take(most).collect::<Vec<_>>().join(" ")
 }
 
 fn show(screen: &Screen, tool: &Value) -> Result<()> {
@@ -221,7 +223,8 @@ fn value_type(property: &Value) -> String {
 
 async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult {
     let mut arguments = all_arguments(&args)?;
-    let pairs = args.each.iter().map(|pair| split(pair)).collect::<Result<Vec<_>, _>>()?;
+    let pairs =
+        args.each.iter().map(|pair| key_value("--arg", pair)).collect::<Result<Vec<_>, _>>()?;
     let mut session = None;
     if let Some(id) = &args.session {
         let value = HeaderValue::from_str(id);
@@ -283,7 +286,7 @@ fn print_answer(context: &Context, answer: &Value) -> ExitResult {
         let text = document.get("error").map_or_else(|| texts(result), failure);
         output::notes(&format!("error: {text}"));
     } else {
-        let words = |object: &Value| readable(object, context.screen.width);
+        let words = |object: &Value| readable(object, context.screen.fit_width());
         output::block(&structured.map_or_else(|| format!("{}\n", texts(result)), words))?;
     }
     Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -375,12 +378,6 @@ fn all_arguments(args: &CallArgs) -> Result<Map<String, Value>> {
         Ok(_) => Err(UsageError("--args: not a JSON object".to_owned()).into()),
         Err(error) => Err(UsageError(format!("--args: not JSON: {error}")).into()),
     }
-}
-
-fn split(pair: &str) -> Result<(&str, &str), UsageError> {
-    pair.split_once('=')
-        .filter(|(key, _)| !key.is_empty())
-        .ok_or_else(|| UsageError(format!("--arg {pair}: not of the form KEY=VALUE")))
 }
 
 /// The value itself, or the text of the file that it names.
@@ -475,7 +472,7 @@ mod tests {
         let parse = |pairs: &[&str]| {
             let mut arguments = Map::new();
             for pair in pairs {
-                let (key, value) = split(pair).map_err(|error| error.to_string())?;
+                let (key, value) = key_value("--arg", pair).map_err(|error| error.to_string())?;
                 let added = add(&mut arguments, &schema, key, value.to_owned());
                 added.map_err(|error| error.to_string())?;
             }
@@ -521,6 +518,13 @@ mod tests {
         let long = json!({ "tools": [{ "purpose": "sends a message to a peer" }], "text": "one two\nthree" });
         let expected = "text:\n  one two\n  three\ntools:\n  -\n    purpose: sends a\n      message to a peer\n";
         assert_eq!(readable(&long, Some(24)), expected);
+    }
+
+    #[test]
+    fn purpose_is_the_first_line_or_all_with_the_full_flag() {
+        let screen = Screen::for_tests(Some(40));
+        let shown = |full| purpose(&Screen { full, ..screen }, "Reads a file.\nAll of it.");
+        assert_eq!([false, true].map(shown), ["Reads a file.", "Reads a file. All of it."]);
     }
 
     #[test]

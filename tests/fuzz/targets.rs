@@ -72,8 +72,8 @@ pub fn settings_file(bytes: &[u8]) {
     let entry = json!({ "command": "/opt/svc", "args": ["stdio"] });
     let handler = json!({ "type": "command", "command": "/opt/svc hook codex", "timeout": 5 });
     let edits = [
-        (FileFormat::Json, Edit::Server { table: &["mcpServers"], entry: entry.clone() }),
-        (FileFormat::Toml, Edit::Server { table: &["mcp_servers"], entry }),
+        (FileFormat::Json, Edit::Server { table: "mcpServers", entry: entry.clone() }),
+        (FileFormat::Toml, Edit::Server { table: "mcp_servers", entry }),
         (FileFormat::Json, Edit::Hooks { groups: vec![("Stop", json!({ "hooks": [handler] }))] }),
     ];
     for (format, wanted) in edits {

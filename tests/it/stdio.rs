@@ -659,6 +659,45 @@ fn bridge_waits_for_an_absent_daemon() {
     bridge.end();
 }
 
+/// The daemon answers each request, but cannot read or write: its client gets the same error as all
+/// others, and a call that may have been carried out is not sent again.
+#[test]
+fn error_of_an_absent_database_reaches_the_client() {
+    let problem = |code: &str, retryable: bool| {
+        json!({ "code": code, "detail": "no database", "retryable": retryable }).to_string()
+    };
+    let fake = Fake::start(move |seen, wire| {
+        let status = "503 Service Unavailable";
+        match seen.what().as_str() {
+            "ping" => wire.reply(status, "retry-after: 1\r\n", &problem("store_unavailable", true)),
+            "prompts/list" => {
+                let data = json!({ "code": "store_unavailable", "retryable": true });
+                let error =
+                    json!({ "code": -32603, "message": "as the daemon says", "data": data });
+                let body = json!({ "jsonrpc": "2.0", "id": seen.json()["id"], "error": error });
+                wire.reply(status, "retry-after: 1\r\n", &body.to_string());
+            }
+            "tools/call" => wire.reply(status, "", &problem("outcome_unknown", false)),
+            _ => usual(seen, wire),
+        }
+    });
+    let mut bridge = Bridge::to(&fake);
+    bridge.begin();
+    bridge.say(&call(1, "once"));
+    let unknown = &bridge.answer(1)["error"];
+    assert_eq!(unknown["data"], json!({ "code": "outcome_unknown", "retryable": false }));
+    assert_eq!(fake.wait("tools/call", 1).len(), 1);
+    for (id, method, message) in
+        [(2, "ping", "no database"), (3, "prompts/list", "as the daemon says")]
+    {
+        bridge.say(&request(id, method));
+        let error = &bridge.answer(id)["error"];
+        assert_eq!((&error["code"], &error["message"]), (&json!(-32603), &json!(message)));
+        assert_eq!(error["data"], json!({ "code": "store_unavailable", "retryable": true }));
+    }
+    bridge.end();
+}
+
 #[test]
 fn unknown_session_is_renewed_transparently() {
     let sessions = AtomicUsize::new(0);

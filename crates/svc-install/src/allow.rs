@@ -14,10 +14,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::catalogue::{claude_settings, codex_scope_folder, gemini_folder, opencode_settings};
 use super::client::{ClientLocations, InstallScope, KnownClient};
-use super::document::{ConfigDocument, FileFormat};
+use super::document::content;
 use super::edit::{Edit, FileChange, GrantForm};
 use super::entries::{OUR_RULES, SERVER, at};
 
@@ -47,7 +45,7 @@ impl KnownClient {
         scope: InstallScope,
         tools: &[&str],
     ) -> Option<FileChange> {
-        let (path, format) = self.grant_file(locations, scope)?;
+        let path = self.grant_file(locations, scope)?;
         let named = |prefix: &str| tools.iter().map(|tool| format!("{prefix}{tool}")).collect();
         let edit = match self {
             Self::ClaudeCode => Edit::Allow {
@@ -68,40 +66,34 @@ impl KnownClient {
             },
             _ => return None,
         };
-        if self == Self::Opencode && asks_nothing(&document(&path, format)) {
+        if self == Self::Opencode && asks_nothing(&content(&path)) {
             return None;
         }
-        Some(FileChange { path, format, edits: vec![edit] })
+        Some(FileChange { path, edits: vec![edit] })
     }
 
     pub(crate) fn grant_file(
         self,
         locations: &ClientLocations,
         scope: InstallScope,
-    ) -> Option<(PathBuf, FileFormat)> {
-        let is_user = scope == InstallScope::User;
-        let json = |path| Some((path, FileFormat::Json));
+    ) -> Option<PathBuf> {
         match self {
-            Self::ClaudeCode => json(claude_settings(locations, scope)),
-            Self::Codex => {
-                Some((codex_scope_folder(locations, scope).join("config.toml"), FileFormat::Toml))
+            Self::ClaudeCode | Self::Codex | Self::Opencode => self.settings(locations, scope),
+            Self::Gemini if scope == InstallScope::User => {
+                Some(self.folder(locations).join("policies/svc.toml"))
             }
-            Self::Gemini if is_user => {
-                Some((gemini_folder(locations).join("policies/svc.toml"), FileFormat::Toml))
-            }
-            Self::Opencode => json(opencode_settings(locations, scope)),
             _ => None,
         }
     }
 
     /// Which of `tools` the client's files allow; `None` if the client's permissions are unknown.
     pub fn approvals(self, locations: &ClientLocations, tools: &[&str]) -> Option<ToolApprovals> {
-        let (path, _) = self.grant_file(locations, InstallScope::User)?;
+        let path = self.grant_file(locations, InstallScope::User)?;
         let scopes = [InstallScope::User, InstallScope::Project];
         let files: Vec<(PathBuf, Value)> = scopes
             .into_iter()
             .filter_map(|scope| self.grant_file(locations, scope))
-            .map(|(path, format)| (path.clone(), document(&path, format)))
+            .map(|path| (path.clone(), content(&path)))
             .collect();
         let asks_nothing =
             self == Self::Opencode && files.iter().all(|(_, document)| asks_nothing(document));
@@ -138,8 +130,8 @@ impl KnownClient {
                 codex_mode(rules, tool).is_some_and(|mode| mode == "approve" || mode == "auto")
             }
             Self::Gemini => {
-                let settings = gemini_folder(locations).join("settings.json");
-                let settings = document(&settings, FileFormat::Json);
+                let settings = self.settings(locations, InstallScope::User);
+                let settings = settings.map(|path| content(&path)).unwrap_or_default();
                 let trusts = at(&settings, &["mcpServers", SERVER, "trust"]) == Some(&json!(true));
                 trusts || path.exists() && rule_names(rules).any(|name| name == tool)
             }
@@ -161,12 +153,6 @@ fn codex_mode(document: &Value, tool: &str) -> Option<Value> {
     let server = at(document, &["mcp_servers", SERVER])?;
     let own = at(server, &["tools", tool, "approval_mode"]);
     own.or_else(|| server.get("default_tools_approval_mode")).cloned()
-}
-
-/// The content of a file; null if the file does not exist or does not parse.
-fn document(path: &Path, format: FileFormat) -> Value {
-    let text = bounded_file::read_text(path, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
-    ConfigDocument::parse(format, &text).map(|document| document.value()).unwrap_or_default()
 }
 
 /// Whether opencode asks for none of svc's tools.

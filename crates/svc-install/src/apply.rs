@@ -65,15 +65,15 @@ impl Installer<'_> {
         let folders = self.locations.folders(scope);
         let recorded = self.record.find(&change.path).cloned();
         let mut undo = recorded.as_ref().map(|entry| entry.undo.clone()).unwrap_or_default();
-        let mut text = file.text().to_owned();
+        let (format, mut text) = (FileFormat::from_path(&change.path), file.text().to_owned());
         // The copy is restored only if it has no entries of svc, and still has the servers that svc
         // took out.
         let mut pristine = undo.taken.is_empty();
         for edit in &change.edits {
             pristine &= !(matches!(edit, Edit::Take { .. }) && recorded.is_some());
-            let state = edit::find(&text, change.format, edit).map_err(EditError::from)?;
+            let state = edit::find(&text, format, edit).map_err(EditError::from)?;
             pristine &= state == EditState::Missing;
-            let (edited, new) = edit::apply(&text, change.format, edit)?;
+            let (edited, new) = edit::apply(&text, format, edit)?;
             undo.add(new, recorded.is_some());
             text = edited;
         }
@@ -139,7 +139,7 @@ impl Installer<'_> {
             self.forget(recorded.as_ref())?;
             return Ok(FileOutcome::Unchanged);
         };
-        let format = format_of(path);
+        let format = FileFormat::from_path(path);
         let copy = file::copy_of(&file.real);
         // Only for a file that the record does not have; the record names the copies of others.
         let mut copied = None;
@@ -212,25 +212,24 @@ impl Installer<'_> {
 }
 
 /// The edits that may have been made in a client's file, with the details that undoing needs.
+/// `tools` are those that svc allows. In a file that the record does not have, only their rules
+/// are svc's: a person's own server may have a name that begins like svc's.
 pub fn undoable(
     client: KnownClient,
     locations: &ClientLocations,
     command: &ClientCommand,
     path: &Path,
+    tools: &[&str],
 ) -> Vec<Edit> {
     let is_own = is_own_file(path);
     let edits =
         client.changes(locations, command, InstallScope::User, InstallParts::ALL).into_iter();
-    // The record has the names of the allowed tools.
-    let grant = client.grant(locations, InstallScope::User, &[]);
+    let grant = client.grant(locations, InstallScope::User, tools);
     let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
     let edits: Vec<Edit> = edits.chain(grant).flat_map(|change| change.edits).collect();
     // The record has the names of the servers that were taken out.
     let taken = edits.iter().find_map(|edit| match edit {
-        Edit::Server { table, .. } => {
-            let table = table.iter().map(|key| (*key).to_owned()).collect();
-            Some(Edit::Take { table, names: Vec::new() })
-        }
+        Edit::Server { table, .. } => Some(Edit::Take { table, names: Vec::new() }),
         _ => None,
     });
     edits
@@ -245,11 +244,6 @@ pub fn undoable(
 pub(crate) fn is_own_file(path: &Path) -> bool {
     let is_rules = path.parent().is_some_and(|folder| folder.ends_with("policies"));
     is_rules || path.extension().is_some_and(|extension| extension == "js")
-}
-
-pub fn format_of(path: &Path) -> FileFormat {
-    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
-    if is_toml { FileFormat::Toml } else { FileFormat::Json }
 }
 
 fn is_busy(error: &ApplyError) -> bool {
@@ -354,7 +348,7 @@ pub fn files(
         // An earlier installation may have used the other file.
         let also: &[&str] = match client {
             KnownClient::Codex => &["config.toml", "hooks.json"],
-            KnownClient::Opencode if change.format == FileFormat::Json && !has_whole(&change) => {
+            KnownClient::Opencode if !is_own_file(&change.path) => {
                 &["opencode.json", "opencode.jsonc"]
             }
             _ => &[],
@@ -362,14 +356,10 @@ pub fn files(
         files.push(change.path);
         files.extend(also.iter().map(|name| folder.join(name)));
     }
-    files.extend(client.grant_file(locations, scope).map(|(path, _)| path));
+    files.extend(client.grant_file(locations, scope));
     files.sort();
     files.dedup();
     files
-}
-
-fn has_whole(change: &FileChange) -> bool {
-    change.edits.iter().any(|edit| matches!(edit, Edit::Whole { .. }))
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -477,7 +467,7 @@ mod tests {
     use super::*;
 
     fn change(path: &Path, edits: Vec<Edit>) -> FileChange {
-        FileChange { path: path.to_path_buf(), format: format_of(path), edits }
+        FileChange { path: path.to_path_buf(), edits }
     }
 
     fn work(home: &Path) -> Installer<'_> {
@@ -540,7 +530,7 @@ mod tests {
         fs::write(&path, text).expect("writes");
         install(folder.path(), &change(&path, vec![server()]));
         let moved = Edit::Server {
-            table: &["mcpServers"],
+            table: "mcpServers",
             entry: json!({ "type": "stdio", "command": "/usr/bin/svc", "args": ["stdio"] }),
         };
         let second = change(&path, vec![moved]);
@@ -561,14 +551,13 @@ mod tests {
             form: edit::GrantForm::ListItem,
         };
         let change = change(&path, vec![server(), hooks(), allow(&["peer_list", "peer_send"])]);
-        // As of `undoable`, which has no names of tools.
-        let edits = [server(), hooks(), allow(&[])];
+        let edits = &change.edits;
         let forget = || fs::remove_file(InstallRecord::path(folder.path())).expect("is there");
         let before = "{ \"a\": [1,   2], \"mcpServers\": {} }";
         fs::write(&path, before).expect("writes");
         install(folder.path(), &change);
         forget();
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         assert_eq!(fs::read_to_string(&path).expect("reads"), before);
         assert!(!copy.exists(), "it is restored");
 
@@ -576,7 +565,7 @@ mod tests {
         forget();
         let text = fs::read_to_string(&path).expect("reads").replace("1,   2", "1, 3");
         fs::write(&path, text).expect("writes");
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         let left = value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
         assert_eq!(left, json!({ "a": [1, 3] }), "nothing of svc, and no empty list");
         assert!(copy.exists(), "another program has changed the file since");
@@ -586,7 +575,7 @@ mod tests {
         forget();
         let text = fs::read_to_string(&path).expect("reads").replacen('{', "{ // mine\n", 1);
         fs::write(&path, text).expect("writes");
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         let left = fs::read_to_string(&path).expect("reads");
         assert!(left.contains("// mine"), "a comment that was added since: {left}");
         assert_eq!(value(FileFormat::Json, &left), json!({ "a": [1, 2] }));
@@ -596,8 +585,30 @@ mod tests {
         fs::remove_file(&path).expect("is there");
         install(folder.path(), &change);
         forget();
-        uninstall(folder.path(), &path, &edits);
+        uninstall(folder.path(), &path, edits);
         assert!(!path.exists(), "svc had created it");
+    }
+
+    /// The names of the person's own server and of its rules begin like those of svc.
+    #[test]
+    fn without_the_record_rules_of_other_servers_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = folder.path();
+        let path = home.join(".config/opencode/opencode.json");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
+        let before = json!({ "permission": { "*": "ask", "svc_mine_read": "allow", "svc_mine_*": "allow" } });
+        fs::write(&path, serde_json::to_string_pretty(&before).expect("is JSON")).expect("writes");
+        let installer = work(home);
+        let tools = ["peer_list", "peer_send"];
+        let grant = KnownClient::Opencode.grant(installer.locations, InstallScope::User, &tools);
+        install(home, &grant.expect("it asks"));
+        let settings = || value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
+        assert_eq!(settings()["permission"]["svc_peer_send"], "allow");
+        fs::remove_file(InstallRecord::path(home)).expect("is there");
+        let command = ClientCommand::new(Path::new("/opt/svc"), home, Some(home)).expect("is text");
+        let edits = undoable(KnownClient::Opencode, installer.locations, &command, &path, &tools);
+        uninstall(home, &path, &edits);
+        assert_eq!(settings(), before);
     }
 
     #[test]

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::{
     ClientCommand, ClientLocations, ClientVersion, InstallParts, InstallScope, KnownClient,
 };
-use super::document::{ConfigDocument, FileFormat};
+use super::document::content;
 use super::edit::{Edit, FileChange};
 use super::entries::{OUR_FILE, our_handlers};
 
@@ -16,10 +15,17 @@ impl KnownClient {
     /// The folder of a person's configuration.
     pub fn folder(self, locations: &ClientLocations) -> PathBuf {
         match self {
-            Self::ClaudeCode => claude_folder(locations),
-            Self::Codex => codex_folder(locations),
-            Self::Gemini => gemini_folder(locations),
-            Self::Opencode => opencode_folder(locations),
+            Self::ClaudeCode => locations
+                .variable("CLAUDE_CONFIG_DIR")
+                .unwrap_or_else(|| locations.home.join(".claude")),
+            Self::Codex => {
+                locations.variable("CODEX_HOME").unwrap_or_else(|| locations.home.join(".codex"))
+            }
+            Self::Gemini => {
+                let home = locations.variable("GEMINI_CLI_HOME");
+                home.unwrap_or_else(|| locations.home.clone()).join(".gemini")
+            }
+            Self::Opencode => locations.config().join("opencode"),
             Self::Cursor => locations.home.join(".cursor"),
             Self::Vscode => locations.application_data().join("Code/User"),
             Self::Windsurf => locations.home.join(".codeium/windsurf"),
@@ -45,17 +51,104 @@ impl KnownClient {
         scope: InstallScope,
         parts: InstallParts,
     ) -> Vec<FileChange> {
+        let server = parts.server.then(|| self.server_change(locations, command, scope)).flatten();
+        let hooks = parts.hooks.then(|| self.hooks_change(locations, command, scope)).flatten();
+        FileChange::joined(server.into_iter().chain(hooks))
+    }
+
+    /// The file of the settings of a client with hooks.
+    pub(crate) fn settings(
+        self,
+        locations: &ClientLocations,
+        scope: InstallScope,
+    ) -> Option<PathBuf> {
+        let in_folder = |of_project: &str| {
+            scope.choose(self.folder(locations), locations.project.join(of_project))
+        };
         match self {
-            Self::ClaudeCode => claude_changes(locations, command, scope, parts),
-            Self::Codex => codex_changes(locations, command, scope, parts),
-            Self::Gemini => gemini_changes(locations, command, scope, parts),
-            Self::Opencode => opencode_changes(locations, command, scope, parts),
-            _ if parts.server => {
-                let folder = self.folder(locations);
-                server_change(self, &folder, locations, command, scope).into_iter().collect()
-            }
-            _ => Vec::new(),
+            Self::ClaudeCode => Some(in_folder(".claude").join("settings.json")),
+            Self::Codex => Some(in_folder(".codex").join("config.toml")),
+            Self::Gemini => Some(in_folder(".gemini").join("settings.json")),
+            Self::Opencode => Some(opencode_file(&in_folder(""))),
+            _ => None,
         }
+    }
+
+    /// The change for the entry among the client's servers; `None` if it has no file in this scope.
+    fn server_change(
+        self,
+        locations: &ClientLocations,
+        command: &ClientCommand,
+        scope: InstallScope,
+    ) -> Option<FileChange> {
+        const SERVERS: &str = "mcpServers";
+        let folder = self.folder(locations);
+        let in_project = |name: &str| Some(locations.project.join(name));
+        // The user's file, the project's, and the table of servers in it.
+        let settings = |table| {
+            let of_scope = |scope| self.settings(locations, scope);
+            Some((of_scope(InstallScope::User)?, of_scope(InstallScope::Project), table))
+        };
+        let (user, project, table) = match self {
+            Self::ClaudeCode => (claude_servers(locations), in_project(".mcp.json"), SERVERS),
+            Self::Codex => settings("mcp_servers")?,
+            Self::Gemini => settings(SERVERS)?,
+            Self::Opencode => settings("mcp")?,
+            Self::Cursor => (folder.join("mcp.json"), in_project(".cursor/mcp.json"), SERVERS),
+            Self::Vscode => (folder.join("mcp.json"), in_project(".vscode/mcp.json"), "servers"),
+            Self::Windsurf => (folder.join("mcp_config.json"), None, SERVERS),
+            Self::Zed => {
+                (folder.join("settings.json"), in_project(".zed/settings.json"), "context_servers")
+            }
+            Self::CopilotCli => (folder.join("mcp-config.json"), None, SERVERS),
+            Self::Kiro => {
+                (folder.join("settings/mcp.json"), in_project(".kiro/settings/mcp.json"), SERVERS)
+            }
+            Self::Droid => (folder.join("mcp.json"), in_project(".factory/mcp.json"), SERVERS),
+        };
+        let path = scope.choose(Some(user), project)?;
+        let (program, arguments) =
+            (command.executable(scope), command.arguments(scope, &["stdio"]));
+        let entry = match self {
+            Self::ClaudeCode | Self::Vscode | Self::Droid => {
+                json!({ "type": "stdio", "command": program, "args": arguments })
+            }
+            Self::Opencode => {
+                let words: Vec<String> = [program].into_iter().chain(arguments).collect();
+                json!({ "type": "local", "command": words, "enabled": true })
+            }
+            Self::CopilotCli => {
+                json!({ "type": "local", "command": program, "args": arguments, "tools": ["*"] })
+            }
+            _ => json!({ "command": program, "args": arguments }),
+        };
+        Some(FileChange { path, edits: vec![Edit::Server { table, entry }] })
+    }
+
+    /// The change for the client's hooks; `None` if it has none.
+    fn hooks_change(
+        self,
+        locations: &ClientLocations,
+        command: &ClientCommand,
+        scope: InstallScope,
+    ) -> Option<FileChange> {
+        let settings = self.settings(locations, scope)?;
+        let (path, groups) = match self {
+            Self::ClaudeCode => (settings, claude_groups(locations, command, scope)),
+            Self::Codex => (codex_hooks_file(settings), codex_groups(command, scope)),
+            Self::Gemini => (settings, gemini_groups(command, scope)),
+            Self::Opencode => {
+                let (user, project) = (
+                    self.folder(locations).join("plugin"),
+                    locations.project.join(".opencode/plugin"),
+                );
+                let path = scope.choose(user, project).join("svc.js");
+                let text = opencode_plugin(command.data_folder(scope));
+                return Some(FileChange { path, edits: vec![Edit::Whole { text }] });
+            }
+            _ => return None,
+        };
+        Some(FileChange { path, edits: vec![Edit::Hooks { groups }] })
     }
 }
 
@@ -113,47 +206,12 @@ const WAKING_EVENTS: [&str; 4] = ["SessionStart", "UserPromptSubmit", "Stop", "S
 /// Limit of a waiter in seconds: one day. Each of those events starts a new waiter.
 const WAIT: u32 = 86_400;
 
-fn claude_folder(locations: &ClientLocations) -> PathBuf {
-    locations.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| locations.home.join(".claude"))
-}
-
 /// The file of a person's servers, which also has the servers of single projects.
 fn claude_servers(locations: &ClientLocations) -> PathBuf {
     locations
         .variable("CLAUDE_CONFIG_DIR")
         .unwrap_or_else(|| locations.home.clone())
         .join(".claude.json")
-}
-
-/// The file of hooks and permissions.
-pub(crate) fn claude_settings(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
-    let folder = scope.choose(claude_folder(locations), locations.project.join(".claude"));
-    folder.join("settings.json")
-}
-
-fn claude_changes(
-    locations: &ClientLocations,
-    command: &ClientCommand,
-    scope: InstallScope,
-    parts: InstallParts,
-) -> Vec<FileChange> {
-    let mut changes = Vec::new();
-    if parts.server {
-        let mut entry = command.server_entry(scope);
-        entry["type"] = json!("stdio");
-        let edits = vec![Edit::Server { table: &["mcpServers"], entry }];
-        let path = scope.choose(claude_servers(locations), locations.project.join(".mcp.json"));
-        changes.push(FileChange { path, format: FileFormat::Json, edits });
-    }
-    if parts.hooks {
-        // A project's file is shared by all versions; `claude_refusal` reports if this version
-        // ignores it.
-        let version = locations.claude_version.filter(|_| scope == InstallScope::User);
-        let edits = vec![Edit::Hooks { groups: claude_groups(command, scope, version) }];
-        let path = claude_settings(locations, scope);
-        changes.push(FileChange { path, format: FileFormat::Json, edits });
-    }
-    changes
 }
 
 /// Why this version does not run svc's hooks in a settings file.
@@ -180,10 +238,13 @@ pub(crate) fn claude_refusal(settings: &Value, version: ClientVersion) -> Option
 }
 
 fn claude_groups(
+    locations: &ClientLocations,
     command: &ClientCommand,
     scope: InstallScope,
-    version: Option<ClientVersion>,
 ) -> Vec<(&'static str, Value)> {
+    // A project's file is shared by all versions; `claude_refusal` reports if this version ignores
+    // it.
+    let version = locations.claude_version.filter(|_| scope == InstallScope::User);
     let group = |&(event, timeout): &(&'static str, u32)| {
         let mut handlers = vec![claude_handler(command, scope, &["hook", "claude-code"], timeout)];
         if WAKING_EVENTS.contains(&event) {
@@ -245,51 +306,15 @@ const CODEX_EVENTS: &[(&str, u32)] = &[
 /// Codex shows its dialog after the handlers of this event, so svc's handler is asynchronous.
 const CODEX_REQUEST: &str = "PermissionRequest";
 
-fn codex_folder(locations: &ClientLocations) -> PathBuf {
-    locations.variable("CODEX_HOME").unwrap_or_else(|| locations.home.join(".codex"))
-}
-
-pub(crate) fn codex_scope_folder(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
-    scope.choose(codex_folder(locations), locations.project.join(".codex"))
-}
-
-fn codex_changes(
-    locations: &ClientLocations,
-    command: &ClientCommand,
-    scope: InstallScope,
-    parts: InstallParts,
-) -> Vec<FileChange> {
-    let folder = codex_scope_folder(locations, scope);
-    let config = folder.join("config.toml");
-    let mut toml = FileChange { path: config, format: FileFormat::Toml, edits: Vec::new() };
-    let mut changes = Vec::new();
-    if parts.server {
-        let entry = command.server_entry(scope);
-        toml.edits.push(Edit::Server { table: &["mcp_servers"], entry });
+/// The file for hooks beside a `config.toml`, or that file itself if it has hooks, and not just
+/// hashes of trusted hooks.
+fn codex_hooks_file(config: PathBuf) -> PathBuf {
+    let document = content(&config);
+    let mut hooks = document.get("hooks").and_then(Value::as_object).into_iter().flatten();
+    if hooks.any(|(_, groups)| groups.is_array()) {
+        return config;
     }
-    if parts.hooks {
-        let hooks = Edit::Hooks { groups: codex_groups(command, scope) };
-        if has_codex_hooks(&toml.path) {
-            toml.edits.push(hooks);
-        } else {
-            let path = folder.join("hooks.json");
-            changes.push(FileChange { path, format: FileFormat::Json, edits: vec![hooks] });
-        }
-    }
-    if !toml.edits.is_empty() {
-        changes.insert(0, toml);
-    }
-    changes
-}
-
-/// Whether a `config.toml` has hooks, and not just hashes of trusted hooks.
-fn has_codex_hooks(config: &Path) -> bool {
-    let text =
-        bounded_file::read_text(config, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
-    let Ok(document) = ConfigDocument::parse(FileFormat::Toml, &text) else { return false };
-    let value = document.value();
-    let hooks = value.get("hooks").and_then(Value::as_object);
-    hooks.is_some_and(|hooks| hooks.values().any(Value::is_array))
+    config.with_file_name("hooks.json")
 }
 
 fn codex_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
@@ -330,28 +355,6 @@ const GEMINI_EVENTS: &[(&str, u32)] = &[
     ("SessionEnd", 5_000),
 ];
 
-pub(crate) fn gemini_folder(locations: &ClientLocations) -> PathBuf {
-    locations.variable("GEMINI_CLI_HOME").unwrap_or_else(|| locations.home.clone()).join(".gemini")
-}
-
-fn gemini_changes(
-    locations: &ClientLocations,
-    command: &ClientCommand,
-    scope: InstallScope,
-    parts: InstallParts,
-) -> Vec<FileChange> {
-    let folder = scope.choose(gemini_folder(locations), locations.project.join(".gemini"));
-    let mut edits = Vec::new();
-    if parts.server {
-        let entry = command.server_entry(scope);
-        edits.push(Edit::Server { table: &["mcpServers"], entry });
-    }
-    if parts.hooks {
-        edits.push(Edit::Hooks { groups: gemini_groups(command, scope) });
-    }
-    vec![FileChange { path: folder.join("settings.json"), format: FileFormat::Json, edits }]
-}
-
 fn gemini_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
     let line = command.shell_line(scope, &["hook", "gemini"]);
     // Gemini CLI shows this name in `/hooks` and in warnings about changed hooks.
@@ -367,42 +370,6 @@ fn gemini_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static 
 /// The plugin. `@SETTINGS@` is replaced with the settings of this installation.
 const PLUGIN: &str = include_str!("opencode_plugin.js");
 
-fn opencode_folder(locations: &ClientLocations) -> PathBuf {
-    locations.config().join("opencode")
-}
-
-pub(crate) fn opencode_settings(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
-    opencode_file(&scope.choose(opencode_folder(locations), locations.project.clone()))
-}
-
-fn opencode_changes(
-    locations: &ClientLocations,
-    command: &ClientCommand,
-    scope: InstallScope,
-    parts: InstallParts,
-) -> Vec<FileChange> {
-    let mut changes = Vec::new();
-    if parts.server {
-        let mut words = vec![command.executable(scope)];
-        words.extend(command.arguments(scope, &["stdio"]));
-        let entry = json!({ "type": "local", "command": words, "enabled": true });
-        changes.push(FileChange {
-            path: opencode_settings(locations, scope),
-            format: FileFormat::Json,
-            edits: vec![Edit::Server { table: &["mcp"], entry }],
-        });
-    }
-    if parts.hooks {
-        let text = opencode_plugin(command.data_folder(scope));
-        let edits = vec![Edit::Whole { text }];
-        let (user, project) =
-            (opencode_folder(locations).join("plugin"), locations.project.join(".opencode/plugin"));
-        let path = scope.choose(user, project).join("svc.js");
-        changes.push(FileChange { path, format: FileFormat::Json, edits });
-    }
-    changes
-}
-
 /// The existing file, else the one that opencode's own `mcp add` uses. opencode reads both.
 fn opencode_file(folder: &Path) -> PathBuf {
     let names = ["opencode.jsonc", "opencode.json"];
@@ -415,49 +382,9 @@ fn opencode_plugin(home: Option<&str>) -> String {
     format!("{OUR_FILE}\n{}", PLUGIN.replace("@SETTINGS@", &json!({ "home": home }).to_string()))
 }
 
-// Clients that get an entry among their MCP servers but no hooks.
-
-/// `None` if the client has no file for the scope, or if it also gets hooks.
-fn server_change(
-    client: KnownClient,
-    folder: &Path,
-    locations: &ClientLocations,
-    command: &ClientCommand,
-    scope: InstallScope,
-) -> Option<FileChange> {
-    const SERVERS: &[&str] = &["mcpServers"];
-    let in_project = |name: &str| Some(locations.project.join(name));
-    let (user, project, table): (_, _, &[&str]) = match client {
-        KnownClient::Cursor => (folder.join("mcp.json"), in_project(".cursor/mcp.json"), SERVERS),
-        KnownClient::Vscode => {
-            (folder.join("mcp.json"), in_project(".vscode/mcp.json"), &["servers"])
-        }
-        KnownClient::Windsurf => (folder.join("mcp_config.json"), None, SERVERS),
-        KnownClient::Zed => {
-            (folder.join("settings.json"), in_project(".zed/settings.json"), &["context_servers"])
-        }
-        KnownClient::CopilotCli => (folder.join("mcp-config.json"), None, SERVERS),
-        KnownClient::Kiro => {
-            (folder.join("settings/mcp.json"), in_project(".kiro/settings/mcp.json"), SERVERS)
-        }
-        KnownClient::Droid => (folder.join("mcp.json"), in_project(".factory/mcp.json"), SERVERS),
-        KnownClient::ClaudeCode
-        | KnownClient::Codex
-        | KnownClient::Gemini
-        | KnownClient::Opencode => return None,
-    };
-    let mut entry = command.server_entry(scope);
-    match client {
-        KnownClient::Vscode | KnownClient::Droid => entry["type"] = json!("stdio"),
-        KnownClient::CopilotCli => (entry["type"], entry["tools"]) = (json!("local"), json!(["*"])),
-        _ => {}
-    }
-    let path = scope.choose(Some(user), project)?;
-    Some(FileChange { path, format: FileFormat::Json, edits: vec![Edit::Server { table, entry }] })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::document::{ConfigDocument, FileFormat};
     use super::super::edit;
     use super::*;
 
@@ -466,9 +393,10 @@ mod tests {
         locations.claude_version = version.map(ClientVersion);
         let home = Path::new("/d");
         let command = ClientCommand::new(Path::new("/a b/svc"), home, Some(home));
-        let parts = InstallParts { server: false, hooks: true };
-        let changes = claude_changes(&locations, &command.expect("is text"), scope, parts);
-        let text = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies").0;
+        let command = command.expect("is text");
+        let change = KnownClient::ClaudeCode.hooks_change(&locations, &command, scope);
+        let edit = &change.expect("it has hooks").edits[0];
+        let text = edit::apply("", FileFormat::Json, edit).expect("applies").0;
         ConfigDocument::parse(FileFormat::Json, &text).expect("parses").value()
     }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -254,11 +253,6 @@ impl ClientCommand {
     pub fn arguments(&self, scope: InstallScope, words: &[&str]) -> Vec<String> {
         let home = self.data_folder(scope).into_iter().flat_map(|home| ["--home", home]);
         words.iter().copied().chain(home).map(str::to_owned).collect()
-    }
-
-    /// The entry of the server, as most clients write it.
-    pub(crate) fn server_entry(&self, scope: InstallScope) -> Value {
-        json!({ "command": self.executable(scope), "args": self.arguments(scope, &["stdio"]) })
     }
 
     /// A line for the shell that does nothing where the program is not installed.

@@ -3,12 +3,16 @@
 //! Both formats preserve comments, order, unknown keys, indentation and line ends. A document that
 //! does not parse is never written.
 
+use std::path::Path;
+
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstContainerNode, CstInputValue, CstNode, CstObject, CstRootNode};
 use serde_json::{Map, Value};
 use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value as TomlValue,
 };
+
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 
 /// Keys that svc writes before all others, in this order.
 const FIRST: &[&str] = &["type", "name", "matcher", "command", "args", "hooks"];
@@ -18,6 +22,21 @@ pub enum FileFormat {
     /// JSON with comments and trailing commas.
     Json,
     Toml,
+}
+
+impl FileFormat {
+    /// The format of a client's file, by its name.
+    pub fn from_path(path: &Path) -> Self {
+        let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+        if is_toml { Self::Toml } else { Self::Json }
+    }
+}
+
+/// The content of a client's file; null if the file does not exist or does not parse.
+pub(crate) fn content(path: &Path) -> Value {
+    let text = bounded_file::read_text(path, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
+    let document = ConfigDocument::parse(FileFormat::from_path(path), &text);
+    document.map(|document| document.value()).unwrap_or_default()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -37,15 +37,28 @@ const TRANSPORT: &[&str] = &[
 #[derive(Debug, Clone)]
 pub struct FileChange {
     pub path: PathBuf,
-    pub format: FileFormat,
     pub edits: Vec<Edit>,
+}
+
+impl FileChange {
+    /// Merges changes so that each file has one change with all edits.
+    pub fn joined(changes: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut joined: Vec<Self> = Vec::new();
+        for change in changes {
+            match joined.iter_mut().find(|other| other.path == change.path) {
+                Some(other) => other.edits.extend(change.edits),
+                None => joined.push(change),
+            }
+        }
+        joined
+    }
 }
 
 /// One entry, or one group of entries, that svc wants in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
-    /// The entry of svc in the table of servers at `table`.
-    Server { table: &'static [&'static str], entry: Value },
+    /// The entry of svc in the table of servers `table`.
+    Server { table: &'static str, entry: Value },
     /// The handlers of svc: one group per event, `{matcher?, hooks: [handler, …]}`.
     Hooks {
         /// Event and group, in the order in which they are written.
@@ -66,8 +79,8 @@ pub enum Edit {
     },
     /// Servers that svc has taken over, to be removed from the client's own file.
     Take {
-        /// Key path of the table of servers.
-        table: Vec<String>,
+        /// The table of servers.
+        table: &'static str,
         names: Vec<String>,
     },
     /// A file whose whole text svc writes.
@@ -133,8 +146,8 @@ pub enum EditState {
 }
 
 /// Where Codex stores the trust in hooks.
-const STATE: &[&str] = &[HOOKS, "state"];
-const HASH: &str = "trusted_hash";
+pub(crate) const STATE: &[&str] = &[HOOKS, "state"];
+pub(crate) const HASH: &str = "trusted_hash";
 
 /// The text with the edit; unchanged if it has the edit already. Fails if the text does not parse,
 /// has a value of another type where a table is needed, or has another server named `svc`.
@@ -155,11 +168,11 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     }
     match edit {
         Edit::Server { table, entry } => {
-            let path = [*table, &[SERVER]].concat();
+            let path = [*table, SERVER];
             undo.replaced = at(&before, &path).cloned();
             let merged = merged(undo.replaced.as_ref(), entry);
             document.set(&path, &merged)?;
-            note_made(&before, table, &mut undo.made);
+            note_made(&before, &[*table], &mut undo.made);
         }
         Edit::Hooks { groups } => {
             remove_handlers(&mut document, &before, |event| differs(&before, event, groups));
@@ -204,7 +217,7 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
         }
         Edit::Take { table, names } => {
             for name in names {
-                let path = taken_path(table, name);
+                let path = [*table, name];
                 let Some(entry) = at(&before, &path) else { continue };
                 undo.taken.insert(name.clone(), entry.clone());
                 document.remove(&keys(&path));
@@ -221,9 +234,6 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     Ok((document.text(), undo))
 }
 
-/// What the rules of clients for tools of svc begin with.
-const RULES: [&str; 2] = ["mcp__svc__", "svc_"];
-
 /// What undoing these edits takes in a file that the record does not have. Tables and lists that
 /// hold svc's entries count as made by svc, and are removed with them unless they hold others.
 pub(crate) fn guess(document: &Value, edits: &[Edit]) -> UndoInfo {
@@ -232,37 +242,21 @@ pub(crate) fn guess(document: &Value, edits: &[Edit]) -> UndoInfo {
     let mut add = |path: &[&str]| note_made(&Value::Null, path, &mut undo.made);
     for edit in edits {
         match edit {
-            Edit::Server { table, .. } => add(table),
+            Edit::Server { table, .. } => add(&[*table]),
             Edit::Hooks { .. } => {
                 for event in events_of_ours(document) {
                     add(&[HOOKS, event]);
                 }
             }
-            Edit::Allow { table, form, .. } => {
+            Edit::Allow { table, tools, form } => {
                 add(table);
-                undo.allowed.extend(rules_of_ours(document, table, form));
+                let there = tools.iter().filter(|tool| is_granted(document, table, tool, form));
+                undo.allowed.extend(there.cloned());
             }
             Edit::Trust { .. } | Edit::Take { .. } | Edit::Whole { .. } => {}
         }
     }
     undo
-}
-
-fn rules_of_ours(document: &Value, table: &[&str], form: &GrantForm) -> Vec<String> {
-    let rules = at(document, table);
-    let names: Vec<&String> = match form {
-        GrantForm::ListItem => {
-            let list = rules.and_then(Value::as_array).into_iter().flatten();
-            list.filter_map(|rule| if let Value::String(name) = rule { Some(name) } else { None })
-                .collect()
-        }
-        GrantForm::Key(value) => {
-            let keys = rules.and_then(Value::as_object).into_iter().flatten();
-            keys.filter(|(_, there)| *there == value).map(|(name, _)| name).collect()
-        }
-    };
-    let is_ours = |name: &&String| RULES.iter().any(|begin| name.starts_with(*begin));
-    names.into_iter().filter(is_ours).cloned().collect()
 }
 
 /// Removes those of the tables and lists at `paths` that are empty.
@@ -293,7 +287,7 @@ pub fn undo(
     let before = document.value();
     let is_there = match edit {
         Edit::Server { table, .. } => {
-            let path = [*table, &[SERVER]].concat();
+            let path = [*table, SERVER];
             let is_there = at(&before, &path).is_some_and(is_our_server);
             match &undo.replaced {
                 _ if !is_there => {}
@@ -329,9 +323,9 @@ pub fn undo(
         Edit::Take { table, .. } => {
             let mut missing = undo.taken.clone();
             // A server that the person has added again belongs to the person.
-            missing.retain(|name, _| at(&before, &taken_path(table, name)).is_none());
+            missing.retain(|name, _| at(&before, &[*table, name]).is_none());
             for (name, entry) in &missing {
-                document.set(&taken_path(table, name), entry)?;
+                document.set(&[*table, name], entry)?;
             }
             !missing.is_empty()
         }
@@ -356,15 +350,14 @@ pub fn find(text: &str, format: FileFormat, edit: &Edit) -> Result<EditState, Do
     Ok(found_in(&ConfigDocument::parse(format, text)?.value(), edit))
 }
 
-/// The setting in the text that disables all hooks, if there is one.
-pub fn find_switch(text: &str, format: FileFormat) -> Option<String> {
-    let document = ConfigDocument::parse(format, text).ok()?.value();
+/// The setting in a document that disables all hooks, if there is one.
+pub(crate) fn find_switch(document: &Value) -> Option<String> {
     let switches: &[(&[&str], bool)] = &[
         (&["disableAllHooks"], true),
         (&["hooksConfig", "enabled"], false),
         (&["features", "hooks"], false),
     ];
-    let on = |(path, off): &&(&[&str], bool)| at(&document, path) == Some(&json!(off));
+    let on = |(path, off): &&(&[&str], bool)| at(document, path) == Some(&json!(off));
     switches.iter().find(on).map(|(path, _)| path.join("."))
 }
 
@@ -384,52 +377,35 @@ pub enum EditError {
 }
 
 fn found_in(document: &Value, edit: &Edit) -> EditState {
-    match edit {
+    let is_there = match edit {
         Edit::Server { table, entry } => {
-            let path = [*table, &[SERVER]].concat();
-            match at(document, &path) {
+            return match at(document, &[*table, SERVER]) {
                 None => EditState::Missing,
                 Some(there) if merged(Some(there), entry) == *there => EditState::Same,
                 Some(there) if is_our_server(there) => EditState::Differs,
                 Some(_) => EditState::Foreign,
-            }
+            };
         }
         Edit::Hooks { groups } => {
             let events = events_of_ours(document);
-            if events.is_empty() {
-                EditState::Missing
-            } else if groups.iter().any(|(event, _)| differs(document, event, groups))
-                || events.iter().any(|event| differs(document, event, groups))
-            {
-                EditState::Differs
-            } else {
-                EditState::Same
+            let mut all = groups.iter().map(|(event, _)| *event).chain(events.iter().copied());
+            if !events.is_empty() && all.any(|event| differs(document, event, groups)) {
+                return EditState::Differs;
             }
+            !events.is_empty()
         }
-        Edit::Trust { hashes } => {
-            let known = |(key, hash): &(String, String)| {
-                trusted(document, key).and_then(|it| it.get(HASH)) == Some(&json!(hash))
-            };
-            if hashes.iter().all(known) { EditState::Same } else { EditState::Missing }
-        }
+        Edit::Trust { hashes } => hashes.iter().all(|(key, hash)| {
+            trusted(document, key).and_then(|it| it.get(HASH)) == Some(&json!(hash))
+        }),
         Edit::Allow { table, tools, form } => {
-            if tools.iter().all(|tool| is_granted(document, table, tool, form)) {
-                EditState::Same
-            } else {
-                EditState::Missing
-            }
+            tools.iter().all(|tool| is_granted(document, table, tool, form))
         }
         Edit::Take { table, names } => {
-            let is_there = |name: &String| at(document, &taken_path(table, name)).is_some();
-            if names.iter().any(is_there) { EditState::Missing } else { EditState::Same }
+            names.iter().all(|name| at(document, &[*table, name]).is_none())
         }
-        Edit::Whole { .. } => EditState::Missing,
-    }
-}
-
-/// The key path of a server that svc took over.
-fn taken_path<'a>(table: &'a [String], name: &'a str) -> Vec<&'a str> {
-    table.iter().map(String::as_str).chain([name]).collect()
+        Edit::Whole { .. } => false,
+    };
+    if is_there { EditState::Same } else { EditState::Missing }
 }
 
 fn is_granted(document: &Value, table: &[&str], tool: &str, form: &GrantForm) -> bool {

@@ -165,50 +165,43 @@ impl Expectation {
             Ok(file) => file.text.unwrap_or_default(),
             Err(error) => return status.note_unreadable(path, &error),
         };
-        let format = apply::format_of(path);
+        let format = FileFormat::from_path(path);
+        let is_own = apply::is_own_file(path);
+        let document = match ConfigDocument::parse(format, &text) {
+            Ok(document) => document.value(),
+            // A plugin or rules, of which svc writes the whole text.
+            Err(_) if is_own => Value::Null,
+            Err(error) => return status.note_unreadable(path, &error),
+        };
         let changes =
             status.client.changes(&self.locations, &self.command, scope, InstallParts::ALL);
         let is_whole = |edit: &Edit| matches!(edit, Edit::Whole { .. });
-        let is_own = apply::is_own_file(path);
         let edits = changes.iter().flat_map(|change| &change.edits);
         for edit in edits.filter(|edit| is_whole(edit) == is_own) {
-            let state = match edit::find(&text, format, edit) {
-                Ok(state) => state,
-                Err(error) => return status.note_unreadable(path, &error),
-            };
+            let Ok(state) = edit::find(&text, format, edit) else { continue };
             match edit {
                 Edit::Server { table, .. } => {
-                    let document = ConfigDocument::parse(format, &text);
-                    let document = document.map(|document| document.value()).unwrap_or_default();
-                    let entry = entries::at(&document, table).and_then(|table| table.get(SERVER));
+                    let entry = entries::at(&document, &[*table, SERVER]);
                     let is_same = state == EditState::Same;
                     self.add_server(status, scope.name(), path, entry, is_same);
                     if status.client == KnownClient::ClaudeCode && scope == InstallScope::User {
                         let project = self.locations.project.to_string_lossy();
                         let keys = ["projects", &project, "mcpServers", SERVER];
-                        self.add_server(
-                            status,
-                            "local",
-                            path,
-                            entries::at(&document, &keys),
-                            false,
-                        );
+                        let entry = entries::at(&document, &keys);
+                        self.add_server(status, "local", path, entry, false);
                     }
                 }
                 Edit::Hooks { .. } | Edit::Whole { .. } => {
-                    let switch = edit::find_switch(&text, format);
-                    let refused = self.refused(status.client, format, &text);
+                    let version = self.locations.claude_version;
+                    let refused = version
+                        .filter(|_| status.client == KnownClient::ClaudeCode)
+                        .and_then(|version| claude_refusal(&document, version));
+                    let switch = edit::find_switch(&document);
                     add_hooks(status, scope, path, &state, switch, refused);
                 }
                 Edit::Trust { .. } | Edit::Allow { .. } | Edit::Take { .. } => {}
             }
         }
-    }
-
-    fn refused(&self, client: KnownClient, format: FileFormat, text: &str) -> Option<String> {
-        let version =
-            self.locations.claude_version.filter(|_| client == KnownClient::ClaudeCode)?;
-        claude_refusal(&ConfigDocument::parse(format, text).ok()?.value(), version)
     }
 
     fn add_server(
@@ -322,11 +315,10 @@ impl Expectation {
 
     /// Notes hooks that Codex skips, as it runs only hooks that the person has trusted.
     async fn note_untrusted(&self, status: &mut ClientStatus) {
-        let listed = match trust::hooks(&self.locations, self.version, TIMEOUT).await {
-            Some(Ok(hooks)) => Some(hooks),
-            // The file has the trusted hooks, but does not show whether they have changed since.
-            Some(Err(_)) | None => None,
-        };
+        // Without an answer the file has the trusted hooks, but does not show whether they have
+        // changed since.
+        let listed = trust::hooks(&self.locations, self.version, TIMEOUT).await;
+        let listed = listed.and_then(Result::ok);
         for scope in [InstallScope::User, InstallScope::Project] {
             let parts = status.hooks.iter_mut();
             let Some(part) =

@@ -47,4 +47,4 @@ pub use client::{
 pub use document::FileFormat;
 pub use edit::{Edit, FileChange, GrantForm};
 pub use inspect::{ClientStatus, DaemonAddress, Expectation, InstalledPart, OperatorToken};
-pub use probe::{Abilities, LimitAbility, MessageAbility, PromptAbility, StateAbility};
+pub use probe::{Abilities, Ability};

@@ -103,52 +103,53 @@ const CLAUDE_FAILURES: ClientVersion = ClientVersion([2, 1, 78]);
 /// The first tested version of Codex whose app-server all its terminals share.
 const CODEX_APP_SERVER: ClientVersion = ClientVersion([0, 169, 0]);
 
-// `Abilities::texts` explains each of these variants.
-
-/// The source of a session's state.
+/// What svc can do with a client in one respect: a name for programs, and a text for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StateAbility {
-    Registry,
-    AppServer,
-    HookAndRecord,
-    Hook,
-    Plugin,
-    Process,
+#[serde(transparent)]
+pub struct Ability {
+    pub name: &'static str,
+    #[serde(skip)]
+    text: &'static str,
 }
 
-/// When a message reaches a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MessageAbility {
-    WakesAndJoins,
-    Joins,
-    NextCall,
+const fn ability(name: &'static str, text: &'static str) -> Ability {
+    Ability { name, text }
 }
 
-/// Where a prompt of a session can be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PromptAbility {
-    Here,
-    Seen,
-    Unseen,
-}
+const BY_REGISTRY: Ability = ability("registry", "by its own record of sessions, and its hooks");
+const BY_APP_SERVER: Ability = ability(
+    "app-server",
+    "by the app-server of its terminal; without one, by its hooks and its record",
+);
+const BY_HOOK_AND_RECORD: Ability =
+    ability("hook-and-record", "by its hooks, and its record of the ends of turns");
+const BY_HOOK: Ability = ability("hook", "by its hooks");
+const BY_PLUGIN: Ability = ability("plugin", "by the plugin in it");
+const BY_PROCESS: Ability = ability("process", "by its process and its calls");
 
-/// What svc sees of usage limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LimitAbility {
-    SeenWithEnd,
-    Unseen,
-}
+const WAKES_AND_JOINS: Ability =
+    ability("wakes-and-joins", "wake it when it is idle; in a turn with its next tool call");
+const JOINS: Ability =
+    ability("joins", "in a turn with its next tool call or its end; idle, when somebody types");
+const NEXT_CALL: Ability = ability("next-call", "when it calls a tool of svc");
+
+const ANSWERED_HERE: Ability = ability("here", "here, while its dialog stands");
+const PROMPT_SEEN: Ability = ability("seen", "at its terminal; that it waits is seen");
+const PROMPT_UNSEEN: Ability = ability("unseen", "at its terminal");
+
+const LIMIT_SEEN: Ability = ability("seen-with-end", "seen, with their end where it tells that");
+const LIMIT_UNSEEN: Ability = ability("unseen", "not seen");
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Abilities {
-    pub state: StateAbility,
-    pub messages: MessageAbility,
-    pub answering: PromptAbility,
-    pub limits: LimitAbility,
+    /// The source of a session's state.
+    pub state: Ability,
+    /// When a message reaches a session.
+    pub messages: Ability,
+    /// Where a prompt of a session can be answered.
+    pub answering: Ability,
+    /// What svc sees of usage limits.
+    pub limits: Ability,
     /// Whether the tests have run with this version.
     pub proven: bool,
 }
@@ -159,39 +160,19 @@ impl Abilities {
         let is_since = |first: ClientVersion| version.is_none_or(|version| version >= first);
         let (state, messages, answering, limits) = match client {
             KnownClient::ClaudeCode => (
-                if is_since(CLAUDE_REGISTRY) { StateAbility::Registry } else { StateAbility::Hook },
-                MessageAbility::WakesAndJoins,
-                if is_since(CLAUDE_PROMPTS) { PromptAbility::Here } else { PromptAbility::Seen },
-                if is_since(CLAUDE_FAILURES) {
-                    LimitAbility::SeenWithEnd
-                } else {
-                    LimitAbility::Unseen
-                },
+                if is_since(CLAUDE_REGISTRY) { BY_REGISTRY } else { BY_HOOK },
+                WAKES_AND_JOINS,
+                if is_since(CLAUDE_PROMPTS) { ANSWERED_HERE } else { PROMPT_SEEN },
+                if is_since(CLAUDE_FAILURES) { LIMIT_SEEN } else { LIMIT_UNSEEN },
             ),
-            KnownClient::Codex if is_since(CODEX_APP_SERVER) => (
-                StateAbility::AppServer,
-                MessageAbility::WakesAndJoins,
-                PromptAbility::Here,
-                LimitAbility::SeenWithEnd,
-            ),
-            KnownClient::Codex | KnownClient::Gemini => (
-                StateAbility::HookAndRecord,
-                MessageAbility::Joins,
-                PromptAbility::Seen,
-                LimitAbility::Unseen,
-            ),
-            KnownClient::Opencode => (
-                StateAbility::Plugin,
-                MessageAbility::WakesAndJoins,
-                PromptAbility::Here,
-                LimitAbility::SeenWithEnd,
-            ),
-            _ => (
-                StateAbility::Process,
-                MessageAbility::NextCall,
-                PromptAbility::Unseen,
-                LimitAbility::Unseen,
-            ),
+            KnownClient::Codex if is_since(CODEX_APP_SERVER) => {
+                (BY_APP_SERVER, WAKES_AND_JOINS, ANSWERED_HERE, LIMIT_SEEN)
+            }
+            KnownClient::Codex | KnownClient::Gemini => {
+                (BY_HOOK_AND_RECORD, JOINS, PROMPT_SEEN, LIMIT_UNSEEN)
+            }
+            KnownClient::Opencode => (BY_PLUGIN, WAKES_AND_JOINS, ANSWERED_HERE, LIMIT_SEEN),
+            _ => (BY_PROCESS, NEXT_CALL, PROMPT_UNSEEN, LIMIT_UNSEEN),
         };
         let proven = version.is_some_and(|version| is_proven(client, version));
         Self { state, messages, answering, limits, proven }
@@ -199,44 +180,22 @@ impl Abilities {
 
     /// Reduces the abilities to what the person's configuration allows.
     pub fn restrict(&mut self, may_wake: bool, may_answer: bool) {
-        if !may_wake && self.messages == MessageAbility::WakesAndJoins {
-            self.messages = MessageAbility::Joins;
+        if !may_wake && self.messages == WAKES_AND_JOINS {
+            self.messages = JOINS;
         }
-        if !may_answer && self.answering == PromptAbility::Here {
-            self.answering = PromptAbility::Seen;
+        if !may_answer && self.answering == ANSWERED_HERE {
+            self.answering = PROMPT_SEEN;
         }
     }
 
     pub const fn texts(&self) -> [(&'static str, &'static str); 4] {
-        let state = match self.state {
-            StateAbility::Registry => "by its own record of sessions, and its hooks",
-            StateAbility::AppServer => {
-                "by the app-server of its terminal; without one, by its hooks and its record"
-            }
-            StateAbility::HookAndRecord => "by its hooks, and its record of the ends of turns",
-            StateAbility::Hook => "by its hooks",
-            StateAbility::Plugin => "by the plugin in it",
-            StateAbility::Process => "by its process and its calls",
-        };
-        let messages = match self.messages {
-            MessageAbility::WakesAndJoins => {
-                "wake it when it is idle; in a turn with its next tool call"
-            }
-            MessageAbility::Joins => {
-                "in a turn with its next tool call or its end; idle, when somebody types"
-            }
-            MessageAbility::NextCall => "when it calls a tool of svc",
-        };
-        let answers = match self.answering {
-            PromptAbility::Here => "here, while its dialog stands",
-            PromptAbility::Seen => "at its terminal; that it waits is seen",
-            PromptAbility::Unseen => "at its terminal",
-        };
-        let limits = match self.limits {
-            LimitAbility::SeenWithEnd => "seen, with their end where it tells that",
-            LimitAbility::Unseen => "not seen",
-        };
-        [("state", state), ("messages", messages), ("answers", answers), ("limits", limits)]
+        let Self { state, messages, answering, limits, .. } = self;
+        [
+            ("state", state.text),
+            ("messages", messages.text),
+            ("answers", answering.text),
+            ("limits", limits.text),
+        ]
     }
 }
 
@@ -324,7 +283,7 @@ mod tests {
         };
         let claude = KnownClient::ClaudeCode;
         assert_eq!(left(claude, true, true), (now(claude).messages, now(claude).answering));
-        assert_eq!(left(claude, false, false), (MessageAbility::Joins, PromptAbility::Seen));
+        assert_eq!(left(claude, false, false), (JOINS, PROMPT_SEEN));
         for may in [true, false] {
             let cursor = now(KnownClient::Cursor);
             assert_eq!(left(KnownClient::Cursor, may, may), (cursor.messages, cursor.answering));
@@ -336,16 +295,13 @@ mod tests {
         let of = |version: &str| {
             Abilities::of_client(KnownClient::ClaudeCode, ClientVersion::parse(version))
         };
-        assert_eq!(of("2.0.0").state, StateAbility::Hook);
-        assert_eq!(of("2.0.0").answering, PromptAbility::Seen);
-        assert_eq!(of("2.1.100").limits, LimitAbility::SeenWithEnd);
-        assert_eq!(of("2.1.330").state, StateAbility::Registry);
+        assert_eq!(of("2.0.0").state, BY_HOOK);
+        assert_eq!(of("2.0.0").answering, PROMPT_SEEN);
+        assert_eq!(of("2.1.100").limits, LIMIT_SEEN);
+        assert_eq!(of("2.1.330").state, BY_REGISTRY);
         let codex = |version: &str| {
             Abilities::of_client(KnownClient::Codex, ClientVersion::parse(version)).answering
         };
-        assert_eq!(
-            (codex("0.168.0"), codex("0.169.0")),
-            (PromptAbility::Seen, PromptAbility::Here)
-        );
+        assert_eq!((codex("0.168.0"), codex("0.169.0")), (PROMPT_SEEN, ANSWERED_HERE));
     }
 }

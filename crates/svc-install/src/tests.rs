@@ -9,12 +9,12 @@ use super::entries::{is_our_handler, is_our_server};
 
 pub(crate) fn server() -> Edit {
     let entry = json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"] });
-    Edit::Server { table: &["mcpServers"], entry }
+    Edit::Server { table: "mcpServers", entry }
 }
 
 fn toml_server() -> Edit {
     let entry = json!({ "command": "/opt/svc", "args": ["stdio"] });
-    Edit::Server { table: &["mcp_servers"], entry }
+    Edit::Server { table: "mcp_servers", entry }
 }
 
 pub(crate) fn hooks() -> Edit {

@@ -13,10 +13,9 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::client::{ClientCommand, ClientLocations, InstallParts, InstallScope, KnownClient};
-use super::document::{ConfigDocument, FileFormat};
-use super::edit::{Edit, FileChange};
-use super::entries::{is_our_handler, matcher};
-use super::file::ForeignFile;
+use super::document::content;
+use super::edit::{Edit, FileChange, HASH, STATE};
+use super::entries::{at, is_our_handler, matcher};
 
 /// A hook of svc in Codex's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,15 +48,12 @@ pub(crate) fn recorded(
     command: &ClientCommand,
     scope: InstallScope,
 ) -> Vec<bool> {
-    let config = KnownClient::Codex.folder(locations).join("config.toml");
-    let text = ForeignFile::read(&config).ok().and_then(|file| file.text).unwrap_or_default();
-    let config = ConfigDocument::parse(FileFormat::Toml, &text).map(|document| document.value());
-    let state = config.ok().and_then(|config| config.get("hooks")?.get("state").cloned());
-    let state = state.as_ref().and_then(Value::as_object);
+    let config = content(&KnownClient::Codex.folder(locations).join("config.toml"));
+    let state = at(&config, STATE).and_then(Value::as_object);
     let trusted: Vec<&str> = state
         .into_iter()
         .flatten()
-        .filter(|(_, hook)| hook.get("trusted_hash").is_some_and(Value::is_string))
+        .filter(|(_, hook)| hook.get(HASH).is_some_and(Value::is_string))
         .map(|(key, _)| key.as_str())
         .collect();
     let changes = KnownClient::Codex.changes(locations, command, scope, InstallParts::ALL);
@@ -86,8 +82,8 @@ impl<'a> WrittenHooks<'a> {
             _ => None,
         })?;
         let path = std::fs::canonicalize(&change.path).ok()?;
-        let text = ForeignFile::read(&path).ok()?.text?;
-        let document = ConfigDocument::parse(change.format, &text).ok()?.value();
+        // The name before links are followed shows the format.
+        let document = Some(content(&change.path)).filter(|document| !document.is_null())?;
         Some(Self { path, document, groups })
     }
 

@@ -63,15 +63,14 @@ pub(super) fn run(context: &Context) -> ExitCode {
     let result = read_payload().and_then(|payload| {
         let config =
             context.config(&Flags::default()).map_err(|error| telemetry::chain(&*error))?;
-        let process = process_list::client_of_this();
-        let client = WaitingClient::from_process(process.as_ref());
+        let starter = HookStarter::of_this();
+        let client = WaitingClient::from_process(starter.process.as_ref());
         if !client.can_be_woken(*config.hooks_wake, &context.env, &payload) {
             return Ok(false);
         }
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
         let lets_hook_go_first = precedes_turn(&payload);
-        let starter = HookStarter { parent: rustix::process::getppid(), process };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let waiter = Waiter { context, session: &session, starter, log: &log };

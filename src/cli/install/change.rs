@@ -8,13 +8,12 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 use svc_install::{
-    ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
-    InstallRecord, InstallScope, InstalledFile, Installer, KnownClient, apply, file::copy_of,
-    probe, trust,
+    ClientCommand, ClientLocations, Edit, FileChange, FileOutcome, InstallParts, InstallRecord,
+    InstallScope, InstalledFile, Installer, KnownClient, apply, file::copy_of, probe, trust,
 };
 use svc_model::{HARMLESS_TOOLS, OWN_SCOPES};
 use svc_server::daemon::stays_stopped;
-use svc_sys::config::{FileConfig, Flags};
+use svc_sys::config::FileConfig;
 use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -61,7 +60,7 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         // Codex keeps the allowed tools below the server's entry, so that entry is written first.
         let tools = client.named_in_rules(HARMLESS_TOOLS, &listed);
         let grant = args.allow_tools.then(|| client.grant(&locations, args.files(), &tools));
-        let changes = joined(changes.into_iter().chain(grant.flatten())).into_iter();
+        let changes = FileChange::joined(changes.into_iter().chain(grant.flatten())).into_iter();
         let files = changes.map(|change| {
             let outcome = installer.install(client, args.files(), &change);
             (change.path, outcome)
@@ -136,9 +135,7 @@ fn check_scopes(context: &Context, wanted: &[String]) -> Result<(), UsageError> 
     if wanted.iter().all(|scope| is_own(&scope)) {
         return Ok(());
     }
-    let here = std::env::current_dir().ok();
-    let config = context.config(&Flags::default());
-    let plan = config.map(|config| config.sources.plan(here.as_deref())).unwrap_or_default();
+    let plan = context.source_plan().unwrap_or_default();
     let entries = plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
     let of_servers: BTreeSet<&str> = entries.filter_map(|entry| entry.scope.as_deref()).collect();
     let is_known = |scope: &&String| is_own(scope) || of_servers.contains(scope.as_str());
@@ -178,18 +175,6 @@ fn grant_scopes(context: &Context, wanted: &[String], dry_run: bool) -> Result<O
     })?;
     let change = FileOutcome::Changed(apply::diff(&path, Some(&before), Some(&after)));
     Ok((before != after).then_some((path, Ok(change))))
-}
-
-/// Merges changes so that each file has one change with all edits.
-fn joined(changes: impl Iterator<Item = FileChange>) -> Vec<FileChange> {
-    let mut joined: Vec<FileChange> = Vec::new();
-    for change in changes {
-        match joined.iter_mut().find(|other| other.path == change.path) {
-            Some(other) => other.edits.extend(change.edits),
-            None => joined.push(change),
-        }
-    }
-    joined
 }
 
 /// Trusts the hooks in Codex if the person asked for that; else returns a note on how to do it.
@@ -234,7 +219,7 @@ async fn trust_hooks(
     }
     // Codex keeps trust in the user's file, whatever the scope of the hooks.
     let path = KnownClient::Codex.folder(locations).join("config.toml");
-    let change = FileChange { path, format: FileFormat::Toml, edits: vec![Edit::Trust { hashes }] };
+    let change = FileChange { path, edits: vec![Edit::Trust { hashes }] };
     let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
     codex.add(change.path, outcome);
     Ok(None)
@@ -263,7 +248,7 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
             }
         }
         let undone = files.into_iter().map(|(path, scope)| {
-            let edits = apply::undoable(client, &locations, &command, &path);
+            let edits = apply::undoable(client, &locations, &command, &path, HARMLESS_TOOLS);
             let outcome = installer.uninstall(scope, &path, &edits);
             (path, outcome)
         });

@@ -136,7 +136,7 @@ fn able(screen: &Screen, status: &ClientStatus, abilities: &Abilities) -> String
 
 fn push_wrapped(out: &mut String, screen: &Screen, label: &str, text: &str) {
     const LABEL: usize = 11;
-    let room = screen.width.map(|width| usize::from(width).saturating_sub(LABEL));
+    let room = screen.fit_width().map(|width| usize::from(width).saturating_sub(LABEL));
     let mut label = format!("  {label}");
     for line in output::wrapped(text, room).lines() {
         out.extend([&*format!("{label:LABEL$}"), line, "\n"]);

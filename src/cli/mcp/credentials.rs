@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use svc_model::source::source_name;
-use svc_sys::config::Flags;
 use svc_sys::config::sources::{MAX_SOURCE_SECRET, SecretBearer, SourceVault};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -80,8 +79,7 @@ pub(super) async fn log_out(context: &Context, name: &str) -> ExitResult {
 
 /// The entry that the name resolves to in the current folder.
 fn bearer_of(context: &Context, name: &str) -> Result<Option<SecretBearer>> {
-    let here = std::env::current_dir().ok();
-    let plan = context.config(&Flags::default())?.sources.plan(here.as_deref());
+    let plan = context.source_plan()?;
     let bearer = plan.meant(name).and_then(|planned| {
         let destination = planned.secret_destination()?;
         Some(SecretBearer { server: name.to_owned(), destination, is_own: planned.is_own })
@@ -91,10 +89,8 @@ fn bearer_of(context: &Context, name: &str) -> Result<Option<SecretBearer>> {
 
 /// Whether a file names such a server, whatever its entry is. A file that cannot be read may.
 fn is_known(context: &Context, name: &str) -> bool {
-    let here = std::env::current_dir().ok();
-    context.config(&Flags::default()).map_or(true, |config| {
-        config.sources.plan(here.as_deref()).sources.iter().any(|source| source.name == name)
-    })
+    let plan = context.source_plan();
+    plan.map_or(true, |plan| plan.sources.iter().any(|source| source.name == name))
 }
 
 fn checked(name: &str, key: &str) -> Result<String, UsageError> {
@@ -167,23 +163,17 @@ pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
     let given = here.as_ref().map(|bearer| kept.given_to(bearer)).unwrap_or_default();
     let all = kept.of_server(&name);
     let keys: BTreeSet<&str> = all.iter().map(|(key, _)| key.as_str()).collect();
-    if context.json {
-        let bound = all.iter().map(|(key, destination)| {
-            let destination = destination.as_ref().map(ToString::to_string);
-            json!({ "key": key, "for": destination })
-        });
-        let bound: Vec<_> = bound.collect();
-        output::json(
-            &json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound }),
-        )?;
-    } else if keys.is_empty() {
-        output::line(&format!(
-            "{name} has no secrets; `svc mcp secret set {name} KEY` stores one"
-        ))?;
-    } else {
-        for key in keys {
-            output::line(key)?;
+    let bound = all.iter().map(|(key, destination)| {
+        json!({ "key": key, "for": destination.as_ref().map(ToString::to_string) })
+    });
+    let bound: Vec<_> = bound.collect();
+    let document = json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound });
+    context.print(&document, || {
+        if keys.is_empty() {
+            let advice = format!("`svc mcp secret set {name} KEY` stores one");
+            return output::line(&format!("{name} has no secrets; {advice}"));
         }
+        keys.iter().try_for_each(|key| output::line(key))?;
         for (key, destination) in &all {
             if let Some(other) = destination.as_ref().filter(|_| !given.contains_key(key)) {
                 output::note(&format!(
@@ -191,8 +181,8 @@ pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
                 ));
             }
         }
-    }
-    Ok(ExitCode::SUCCESS)
+        Ok(())
+    })
 }
 
 pub(super) async fn unset_secret(context: &Context, name: &str, key: &str) -> ExitResult {

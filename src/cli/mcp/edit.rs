@@ -4,12 +4,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, ValueEnum};
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::ClientError;
 use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
-use svc_sys::config::Flags;
 use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
 
 use super::super::naming::source_missing;
@@ -22,21 +21,22 @@ pub(crate) struct AddArgs {
     /// The server's name
     pub(super) name: String,
     #[command(flatten)]
-    pub(super) options: AddOptions,
+    pub(crate) options: AddOptions,
     /// The program and its arguments, or the URL
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND_OR_URL")]
-    pub(super) command: Vec<String>,
+    pub(crate) command: Vec<String>,
 }
 
 impl AddArgs {
-    /// Removes `--json` behind a URL, which has no arguments that could be meant, and returns
-    /// whether it stood there.
-    pub(super) fn take_json_behind(&mut self) -> bool {
-        let count = self.command.len();
-        if self.command.first().is_some_and(|first| scheme(first).is_some()) {
-            self.command.retain(|word| word != "--json");
+    /// The words behind the URL of a server, which has no arguments that could be meant. None
+    /// behind a program.
+    pub(crate) fn behind_url(&self) -> &[String] {
+        let is_remote =
+            matches!(self.options.transport, Some(EntryTransport::Http | EntryTransport::Sse));
+        match self.command.split_first() {
+            Some((first, behind)) if is_remote || scheme(first).is_some() => behind,
+            _ => &[],
         }
-        self.command.len() < count
     }
 }
 
@@ -48,7 +48,7 @@ fn scheme(word: &str) -> Option<&str> {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct AddOptions {
+pub(crate) struct AddOptions {
     #[arg(
         short,
         long,
@@ -59,7 +59,7 @@ pub(super) struct AddOptions {
     pub(super) transport: Option<EntryTransport>,
     /// A header of each request, as in `X-Key: value`; repeatable
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
-    pub(super) header: Vec<String>,
+    pub(crate) header: Vec<String>,
     /// A variable of its environment; repeatable
     #[arg(short, long = "env", value_name = "NAME=VALUE")]
     pub(super) env: Vec<String>,
@@ -72,39 +72,13 @@ pub(super) struct AddOptions {
     pub(super) scope: Option<EntryScope>,
 }
 
-/// What stands behind the URL.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, disable_help_flag = true)]
-struct OptionsBehind {
-    #[command(flatten)]
-    options: AddOptions,
-}
-
-impl AddOptions {
-    /// Parses options that follow a URL: a URL has no arguments that could be meant.
-    fn with_those_behind(mut self, arguments: &[String]) -> Result<Self, UsageError> {
-        let OptionsBehind { options } =
-            OptionsBehind::try_parse_from(arguments).map_err(|error| {
-                let text = error.to_string();
-                let first = text.lines().next().unwrap_or_default();
-                let first = first.trim_start_matches("error: ");
-                UsageError(format!("behind the URL: {first}; a server at a URL takes no arguments"))
-            })?;
-        self.transport = options.transport.or(self.transport);
-        self.scope = options.scope.or(self.scope);
-        self.header.extend(options.header);
-        self.env.extend(options.env);
-        Ok(self)
-    }
-
-    /// The first argument of the program that looks like an option of `svc mcp add`.
-    pub(super) fn among(arguments: &[String]) -> Option<&String> {
-        let own = ["-t", "--transport", "-H", "--header", "-e", "--env", "--scope"];
-        arguments.iter().find(|argument| {
-            let name = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
-            own.contains(&name)
-        })
-    }
+/// The first argument of a program that looks like an option of `svc mcp add`.
+fn own_option(arguments: &[String]) -> Option<&String> {
+    let own = ["-t", "--transport", "-H", "--header", "-e", "--env", "--scope"];
+    arguments.iter().find(|argument| {
+        let name = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
+        own.contains(&name)
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -121,13 +95,9 @@ pub(super) enum EntryTransport {
 }
 
 pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
-    let AddArgs { name, mut options, command } = args;
-    let (command, mut arguments) = command.split_first().context("a command is needed")?;
+    let AddArgs { name, options, command } = args;
+    let (command, arguments) = command.split_first().context("a command is needed")?;
     let is_url = matches!(scheme(command), Some("http" | "https"));
-    if is_url || matches!(options.transport, Some(EntryTransport::Http | EntryTransport::Sse)) {
-        options = options.with_those_behind(arguments)?;
-        arguments = &[];
-    }
     let default = if is_url { EntryTransport::Http } else { EntryTransport::Stdio };
     let kind = match options.transport.unwrap_or(default) {
         EntryTransport::Stdio => None,
@@ -152,7 +122,7 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
     };
     // All arguments after `--` belong to the program.
     let is_parted = std::env::args_os().any(|argument| argument == "--");
-    if let Some(option) = AddOptions::among(arguments).filter(|_| !is_parted) {
+    if let Some(option) = own_option(arguments).filter(|_| !is_parted) {
         return wrong(format!(
             "{option} stands behind the program {command}, which would get it: put it before {name} if it is meant for svc, or `--` before {command}"
         ));
@@ -302,8 +272,8 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResul
             return Err(source_missing(error, name, &[]).into());
         }
         None | Some(Err(ClientError::NotRunning { .. })) => {
-            if let Ok(config) = context.config(&Flags::default())
-                && !config.sources.plan(Some(&here()?)).sources.iter().any(|it| it.name == name)
+            if let Ok(plan) = context.source_plan()
+                && !plan.sources.iter().any(|it| it.name == name)
             {
                 bail!(
                     "no file names a server {name} here; only a running daemon knows those of --mcp-config"

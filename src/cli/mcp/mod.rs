@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use svc_sys::config::sources::ImportedClient;
 
-use self::edit::AddArgs;
+pub(super) use self::edit::AddArgs;
 pub(super) use self::server_file::change_config;
 use super::{Context, ExitResult};
 
@@ -168,11 +168,11 @@ pub(super) enum SecretCommand {
 }
 
 impl McpArgs {
-    /// Removes `--json` behind the URL of a server to add, and returns whether it stood there.
-    pub(super) fn take_json_behind(&mut self) -> bool {
-        match &mut self.command {
-            Some(McpCommand::Add(args)) => args.take_json_behind(),
-            _ => false,
+    /// The server that is added, if that is the command.
+    pub(super) fn added(&self) -> Option<&AddArgs> {
+        match &self.command {
+            Some(McpCommand::Add(args)) => Some(args),
+            _ => None,
         }
     }
 }

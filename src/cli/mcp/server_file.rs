@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use svc_client::ClientError;
-use svc_install::apply::{diff, format_of};
-use svc_install::document::{ConfigDocument, PathStep};
+use svc_install::apply::diff;
+use svc_install::document::{ConfigDocument, FileFormat, PathStep};
 use svc_install::file::{self, FileError, ForeignFile, LinkRule};
 use svc_install::{Edit, FileChange, FileOutcome, InstallRecord, InstallScope, Installer};
 use svc_model::source::{SourceEntry, SourceProblem, SourceTransport, source_name};
@@ -49,7 +49,7 @@ impl ServerFile {
     }
 
     fn parse(&self, file: &ForeignFile) -> Result<ConfigDocument> {
-        let format = format_of(&self.path);
+        let format = FileFormat::from_path(&self.path);
         let text = match (file.text(), self.is_toml) {
             ("", false) => "{}\n",
             (text, _) => text,
@@ -310,12 +310,8 @@ fn take_out(context: &Context, file: &ImportFile, names: &[String]) -> Result<Op
     let locations = context.client_locations()?;
     let record = InstallRecord::read(home)?;
     let mut installer = Installer { home, locations: &locations, record, dry_run: false };
-    let table = vec![file.client.key().to_owned()];
-    let change = FileChange {
-        path: file.path().to_owned(),
-        format: format_of(file.path()),
-        edits: vec![Edit::Take { table, names: names.to_vec() }],
-    };
+    let edits = vec![Edit::Take { table: file.client.key(), names: names.to_vec() }];
+    let change = FileChange { path: file.path().to_owned(), edits };
     let outcome = installer.install(file.client.known(), InstallScope::User, &change);
     match outcome {
         Ok(FileOutcome::Changed(change)) => Ok(Some(change)),

@@ -8,12 +8,11 @@ use anyhow::{Result, bail};
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::{Client, Token, encode, with_query};
-use svc_sys::config::Flags;
 use svc_sys::config::sources::project_files;
 
 use super::super::mcp_config::FreshToken;
 use super::super::naming::source_missing;
-use super::super::output::{self, Column, Listing};
+use super::super::output::{self, Column, Listing, Screen};
 use super::super::{Context, ExitResult, tools};
 use super::server_file::here;
 
@@ -60,7 +59,8 @@ pub(super) async fn list(context: &Context, with_offers: bool) -> ExitResult {
     LIST.print(context, &page)?;
     if !context.json {
         let sources = output::items(&page, "sources").iter();
-        for text in sources.clone().filter_map(offers_of).chain(sources.filter_map(trouble)) {
+        let offers = sources.clone().filter_map(|source| offers_of(&context.screen, source));
+        for text in offers.chain(sources.filter_map(trouble)) {
             output::block(&text)?;
         }
         for problem in page["problems"].as_array().into_iter().flatten() {
@@ -86,10 +86,8 @@ pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let mut source: Value = context.client()?.get(&path_of(name, "")?).await?;
     let from = source.get("from").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let files = context.config(&Flags::default())?.sources;
-    let here = here()?;
-    let plan = files.plan(Some(&here));
-    let planned = plan.sources.into_iter().find(|it| it.name == *name && it.from == from);
+    let mut plan = context.source_plan()?.sources.into_iter();
+    let planned = plan.find(|it| it.name == *name && it.from == from);
     // Only the daemon knows entries from a flag.
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
@@ -126,7 +124,10 @@ pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
     let own = own?;
-    let row = |tool: &Value| vec![Some(output::cell(tool, "name")), Some(tools::purpose(tool))];
+    let row = |tool: &Value| {
+        let purpose = tools::purpose(&context.screen, &output::cell(tool, "description"));
+        vec![Some(output::cell(tool, "name")), Some(purpose)]
+    };
     let rows: Vec<_> = own.iter().map(row).collect();
     let empty = "it has no tools, or has not listed them yet: `svc mcp list` shows its state";
     context.print(&json!({ "count": own.len(), "tools": own }), || {
@@ -163,8 +164,7 @@ pub(super) async fn call(
 /// The client for a call: a session in this folder's project, with the scope that the server
 /// requires.
 async fn caller_of(context: &Context, name: &str) -> Result<ProjectClient> {
-    let here = here()?;
-    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let plan = context.source_plan()?;
     let planned = plan.sources.iter().find(|source| source.name == name);
     let entry = planned.and_then(|source| source.entry.as_ref().ok());
     let scope = entry.and_then(|entry| entry.scope.as_deref());
@@ -246,8 +246,7 @@ const KINDS: [(&str, &str, &str); 3] =
     [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
 
 async fn add_offers(context: &Context, page: &mut Value) -> Result<()> {
-    let here = std::env::current_dir()?;
-    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let plan = context.source_plan()?;
     let entries = plan.sources.iter().filter_map(|source| source.entry.as_ref().ok());
     let mut scopes: Vec<&str> = entries.filter_map(|entry| entry.scope.as_deref()).collect();
     scopes.sort_unstable();
@@ -281,24 +280,24 @@ async fn add_offers_as(client: &Client, page: &mut Value) -> Result<()> {
 }
 
 /// What a server offers, one item a line; `None` if nothing.
-fn offers_of(source: &Value) -> Option<String> {
+fn offers_of(screen: &Screen, source: &Value) -> Option<String> {
     let offers = &source["offers"];
     let lines: Vec<String> = KINDS
         .iter()
         .flat_map(|(kind, list, name)| {
-            output::items(offers, list).iter().map(move |offer| line_of(kind, name, offer))
+            output::items(offers, list).iter().map(move |offer| line_of(screen, kind, name, offer))
         })
         .collect();
     let head = format!("\n{}\n", output::visible(&output::cell(source, "name")));
     (!lines.is_empty()).then(|| head + &lines.concat())
 }
 
-fn line_of(kind: &str, name: &str, offer: &Value) -> String {
+fn line_of(screen: &Screen, kind: &str, name: &str, offer: &Value) -> String {
     let mut about = ["title", "description"].iter().filter_map(|member| offer[member].as_str());
     let about = about.find(|text| !text.is_empty()).unwrap_or_default();
-    let first = about.lines().next().unwrap_or_default();
+    let purpose = output::visible(&tools::purpose(screen, about));
     let name = output::visible(&output::cell(offer, name));
-    format!("  {kind:<9} {name}  {}", output::visible(first)).trim_end().to_owned() + "\n"
+    format!("  {kind:<9} {name}  {purpose}").trim_end().to_owned() + "\n"
 }
 
 /// Lifetime of the token in seconds, in case this process is killed.
@@ -394,11 +393,12 @@ mod tests {
             "resources": [{ "uri": "toy://one\u{1b}", "name": "one" }],
             "prompts": [{ "name": "toy__greet", "title": "Greet" }],
         } });
-        let text = offers_of(&source).expect("it offers something");
+        let screen = Screen::for_tests(Some(40));
+        let text = offers_of(&screen, &source).expect("it offers something");
         assert_eq!(
             text,
             "\ntoy\n  tool      toy__read  Reads a file.\n  resource  toy://one␛\n  prompt    toy__greet  Greet\n"
         );
-        assert_eq!(offers_of(&json!({ "name": "idle" })), None);
+        assert_eq!(offers_of(&screen, &json!({ "name": "idle" })), None);
     }
 }

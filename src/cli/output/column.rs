@@ -195,7 +195,7 @@ fn short_id(id: &str, digits: usize) -> String {
 
 pub(crate) fn short(screen: &Screen, id: &str) -> String {
     let id = terminal::cell(id);
-    if screen.table_width().is_some() { short_id(&id, ID_DIGITS) } else { id.into_owned() }
+    if screen.fit_width().is_some() { short_id(&id, ID_DIGITS) } else { id.into_owned() }
 }
 
 fn short_path(path: &str, home: Option<&str>) -> String {

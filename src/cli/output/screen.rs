@@ -30,7 +30,8 @@ pub(crate) struct Screen {
     pub(crate) width: Option<u16>,
     pub(crate) color: bool,
     pub(crate) utc: bool,
-    /// Tables keep all columns, whole ids and whole cells, wider than the screen if need be.
+    /// Tables keep all columns, whole ids and whole cells, and texts whole lines, wider than the
+    /// screen if need be.
     pub(crate) full: bool,
     pub(crate) now: Timestamp,
     /// Offset of the local time from UTC. Zero if the system does not report it, which it does only
@@ -70,8 +71,9 @@ impl Screen {
         self.width.is_some()
     }
 
-    /// The width that a table has to fit, if any.
-    pub(crate) fn table_width(&self) -> Option<u16> {
+    /// The width that tables and texts have to fit: they are cut and wrapped at it. `None` for a
+    /// program, and with `--full`.
+    pub(crate) fn fit_width(&self) -> Option<u16> {
         self.width.filter(|_| !self.full)
     }
 

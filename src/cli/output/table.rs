@@ -78,14 +78,14 @@ pub(super) fn layout(
         laid_out.set_delimiter('\0');
         laid_out.set_constraint(if hidden.contains(&index) {
             ColumnConstraint::Hidden
-        } else if column.is_flexible() && screen.table_width().is_some() {
+        } else if column.is_flexible() && screen.fit_width().is_some() {
             // The width includes the gap.
             ColumnConstraint::Absolute(Width::Fixed(fitted[index].saturating_add(gap)))
         } else {
             ColumnConstraint::ContentWidth
         });
     }
-    match screen.table_width() {
+    match screen.fit_width() {
         Some(width) => {
             table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
@@ -111,7 +111,7 @@ pub(super) fn layout(
 /// column is truncated first, names after all others.
 fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
     let mut fitted = widths.to_vec();
-    let Some(width) = screen.table_width() else { return fitted };
+    let Some(width) = screen.fit_width() else { return fitted };
     let shown: Vec<usize> = (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
     let wanted: usize =
         shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
@@ -145,7 +145,7 @@ fn hidden(
     widths: &[u16],
     says_nothing: impl Fn(usize) -> bool,
 ) -> Vec<usize> {
-    let Some(width) = screen.table_width() else { return Vec::new() };
+    let Some(width) = screen.fit_width() else { return Vec::new() };
     let mut hidden: Vec<usize> = (0..columns.len())
         .filter(|index| columns[*index].rank > 0 && says_nothing(*index))
         .collect();

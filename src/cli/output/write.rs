@@ -166,7 +166,8 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> Result<()> {
 
 /// Like `fields`, but wraps values at the width of the screen.
 pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> Result<()> {
-    let room = screen.width.map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
+    let room =
+        screen.fit_width().map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
     let pairs: Vec<(&str, String)> =
         pairs.iter().map(|(key, value)| (*key, wrapped(value, room))).collect();
     fields(&pairs)

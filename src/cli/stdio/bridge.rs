@@ -76,7 +76,9 @@ impl Bridge {
                     return Err(reply.problem().to_string());
                 }
                 Err(LinkError::Lost(problem)) => problem,
-                Err(LinkError::Away(problem)) => return Err(problem),
+                Err(error @ (LinkError::Away(_) | LinkError::Database(_))) => {
+                    return Err(error.to_string());
+                }
             };
             if repeats == REPEATS {
                 return Err(problem);

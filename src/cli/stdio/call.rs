@@ -193,7 +193,7 @@ impl ClientCall {
     }
 
     /// Responses with an error of the daemon for the requests without a response.
-    pub(super) fn errors(&self, error: &RawValue) -> Vec<String> {
+    pub(super) fn errors(&self, error: &(impl Serialize + ?Sized)) -> Vec<String> {
         self.pending.iter().map(|pending| error_reply(Some(&pending.id), error)).collect()
     }
 

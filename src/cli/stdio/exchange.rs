@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode};
+use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use svc_client::{McpReply, StreamingReply, backoff, one_line};
@@ -15,7 +16,7 @@ use tokio::time::sleep;
 use super::super::output;
 use super::bridge::{Bridge, LegacyMcpSession, REPEATS, note_garbage};
 use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
-use super::link::{Effort, LinkError};
+use super::link::{Effort, LinkError, is_of_database};
 
 /// The error code for an argument that is missing from the headers.
 const HEADER_MISMATCH: i64 = -32020;
@@ -115,10 +116,14 @@ impl Bridge {
                     continue;
                 }
                 Err(LinkError::Lost(problem)) => problem,
-                Err(LinkError::Away(problem)) if attempts.repeats > 0 => {
-                    return Err(CallFailure::Unknown(problem));
+                Err(error) if attempts.repeats > 0 => {
+                    return Err(CallFailure::Unknown(error.to_string()));
                 }
                 Err(LinkError::Away(problem)) => return Err(CallFailure::Unavailable(problem)),
+                Err(LinkError::Database(error)) => {
+                    self.answer_with(call, &error).await;
+                    return Ok(());
+                }
             };
             self.may_repeat(call, &mut attempts, problem).await?;
         }
@@ -176,7 +181,9 @@ impl Bridge {
                         )));
                     }
                     Err(LinkError::Lost(_)) => {}
-                    Err(LinkError::Away(problem)) => return Err(AnswerError::Over(problem)),
+                    Err(error @ (LinkError::Away(_) | LinkError::Database(_))) => {
+                        return Err(AnswerError::Over(error.to_string()));
+                    }
                 }
             };
         }
@@ -240,10 +247,15 @@ impl Bridge {
         {
             return Ok(());
         }
+        self.answer_with(call, error).await;
+        Ok(())
+    }
+
+    /// Answers the requests without a response with an error of the daemon.
+    async fn answer_with(&self, call: &mut ClientCall, error: &(impl Serialize + Sync + ?Sized)) {
         for message in call.errors(error) {
             self.forward_response(call, one_line(message), None).await;
         }
-        Ok(())
     }
 
     /// Waits until the call may be resent, or returns why it may not.
@@ -268,8 +280,11 @@ fn code(error: &RawValue) -> Option<i64> {
     serde_json::from_str::<Value>(error.get()).ok()?.get("code")?.as_i64()
 }
 
+/// Whether the daemon goes down, so that the next one may answer. While the database is away, no
+/// daemon does.
 fn is_shutdown_error(message: &[u8]) -> bool {
-    error_of(message).is_some_and(|error| error["data"]["retryable"] == true)
+    error_of(message)
+        .is_some_and(|error| error["data"]["retryable"] == true && !is_of_database(&error))
 }
 
 /// Whether the call has no answer because its token ended meanwhile. Errors of servers pass
@@ -328,7 +343,7 @@ impl Bridge {
                     // A retry will not help, and requests work without the stream.
                     _ => return self.note_refusal(refusal).await,
                 },
-                Err(LinkError::Lost(_) | LinkError::Away(_)) => {}
+                Err(_) => {}
             }
             sleep(backoff(failures, retry_after)).await;
             failures += 1;
@@ -348,6 +363,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn error_of_the_database_is_not_taken_for_the_end_of_the_daemon() {
+        for (code, is_end) in
+            [("unavailable", true), ("store_unavailable", false), ("outcome_unknown", false)]
+        {
+            let error = json!({ "code": -32603, "message": "m", "data": { "code": code, "retryable": true } });
+            let message = json!({ "jsonrpc": "2.0", "id": 1, "error": error }).to_string();
+            assert_eq!(is_shutdown_error(message.as_bytes()), is_end, "{code}");
+        }
+    }
 
     #[test]
     fn error_of_a_server_is_not_taken_for_the_end_of_the_token() {

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use svc_client::{
     Client, ClientError, ClientProblem, DaemonFile, DaemonTarget, Discovery, StreamingReply, Token,
     TokenSource, backoff,
 };
-use svc_model::PROCESS_TOKENS_PATH;
+use svc_model::{PROCESS_TOKENS_PATH, limits};
 use svc_server::daemon::stays_stopped;
 use svc_sys::telemetry;
+use svc_wire::json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope};
 use svc_wire::mcp_request::McpRequest;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::{Context, daemon, output, program};
 
@@ -24,6 +25,10 @@ const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
 const TIMEOUT: Duration = Duration::from_mins(1);
+/// The daemon answers that its database is away: nothing was changed.
+const STORE_UNAVAILABLE: &str = "store_unavailable";
+/// The daemon answers that its database is away, and that nobody knows what was changed.
+const OUTCOME_UNKNOWN: &str = "outcome_unknown";
 /// How long a daemon that was connected may be away before this process starts one: `svc restart`
 /// and service managers start it themselves, with the flags that they know.
 const GRACE: Duration = Duration::from_secs(1);
@@ -47,6 +52,27 @@ pub(super) enum LinkError {
     /// The request was sent and its outcome is unknown.
     #[error("{0}")]
     Lost(String),
+    /// The daemon's JSON-RPC error while its database is away.
+    #[error("{}", .0["message"].as_str().unwrap_or("the database is away"))]
+    Database(Value),
+}
+
+/// Whether a JSON-RPC error says that the daemon's database is away.
+pub(super) fn is_of_database(error: &Value) -> bool {
+    matches!(error["data"]["code"].as_str(), Some(STORE_UNAVAILABLE | OUTCOME_UNKNOWN))
+}
+
+/// The JSON-RPC error of a 503 that says that the daemon's database is away. The reply has such an
+/// error, or it is a problem document.
+fn database_error(body: &[u8], problem: &ClientProblem) -> Option<Value> {
+    let message = JsonRpcEnvelope::parse(body).ok();
+    let error = message.and_then(|message| serde_json::from_str(message.error?.get()).ok());
+    error.or_else(|| error_of(problem)).filter(is_of_database)
+}
+
+fn error_of(problem: &ClientProblem) -> Option<Value> {
+    let data = json!({ "code": problem.code, "retryable": problem.retryable? });
+    Some(json!({ "code": INTERNAL_ERROR, "message": problem.detail, "data": data }))
 }
 
 pub(super) struct DaemonLink {
@@ -97,7 +123,9 @@ impl DaemonLink {
         })
     }
 
-    /// Sends a request and returns the head of its response, with any status but 503.
+    /// Sends a request and returns the head of its response, with any status but 503. While the
+    /// daemon's database is away, a request that somebody waits for gets the daemon's error as soon
+    /// as a request of other clients does.
     pub(super) async fn open(
         &self,
         outgoing: &McpRequest,
@@ -105,10 +133,15 @@ impl DaemonLink {
     ) -> Result<StreamingReply, LinkError> {
         let (since, mut failures) = (Instant::now(), 0);
         loop {
+            let mut of_database = None;
             let (problem, retry_after) = match self.try_open(outgoing, effort).await {
-                // The daemon starts or ends, and did not handle the request.
+                // The daemon starts or ends, or has no database, and did not handle the request.
                 Ok(stream) if stream.status == StatusCode::SERVICE_UNAVAILABLE => {
-                    ("the daemon is not ready".to_owned(), stream.retry_after())
+                    let retry_after = stream.retry_after();
+                    if let Ok(Ok(reply)) = timeout(limits::STORE_WAIT, stream.collect()).await {
+                        of_database = database_error(&reply.body, &reply.problem());
+                    }
+                    ("the daemon is not ready".to_owned(), retry_after)
                 }
                 Ok(stream) => return Ok(stream),
                 Err(error) if was_sent(&error) => {
@@ -121,17 +154,27 @@ impl DaemonLink {
                 {
                     return Err(LinkError::Away(STAYS_STOPPED.to_owned()));
                 }
-                Err(error) if error.is_transient() => (error.to_string(), None),
+                Err(error) if error.is_transient() => {
+                    // The request itself was not sent: the token for it could not be had.
+                    let problem = error.problem().filter(|it| it.code == STORE_UNAVAILABLE);
+                    of_database = problem.and_then(error_of);
+                    (error.to_string(), None)
+                }
                 Err(error) => return Err(LinkError::Away(error.to_string())),
             };
             self.note_away();
-            let max_wait = match effort {
-                Effort::Once => Duration::ZERO,
-                Effort::Demand => TIMEOUT,
-                Effort::Background => Duration::MAX,
+            let max_wait = match (effort, &of_database) {
+                (Effort::Once, _) => Duration::ZERO,
+                (Effort::Background, _) => Duration::MAX,
+                (Effort::Demand, None) => TIMEOUT,
+                // A second attempt could do twice what the first may have done.
+                (Effort::Demand, Some(error)) if error["data"]["code"] == OUTCOME_UNKNOWN => {
+                    Duration::ZERO
+                }
+                (Effort::Demand, Some(_)) => limits::STORE_WAIT,
             };
             if since.elapsed() >= max_wait {
-                return Err(LinkError::Away(problem));
+                return Err(of_database.map_or(LinkError::Away(problem), LinkError::Database));
             }
             sleep(backoff(failures, retry_after)).await;
             failures += 1;

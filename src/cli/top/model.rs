@@ -19,11 +19,7 @@ impl Pane {
     pub(super) const ALL: [Self; 3] = [Self::People, Self::Requests, Self::Messages];
 
     pub(super) const fn index(self) -> usize {
-        match self {
-            Self::People => 0,
-            Self::Requests => 1,
-            Self::Messages => 2,
-        }
+        self as usize
     }
 }
 
