@@ -58,10 +58,7 @@ impl Admission {
         let is_get = request.method == Method::GET;
         let (mut one, mut stream) = (None, None);
         if let Some(caller) = caller {
-            // A GET whose response may be a stream: as the handler decides, however it is written.
-            let accept = web::Accept::from_headers(&request.headers);
-            let is_feed = accept.prefers(sse::MEDIA_TYPE, "application/json");
-            if is_get && (is_feed || entry::may_stream(request.uri.path())) {
+            if is_get && entry::may_stream(request.uri.path(), &request.headers) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
                 // Without `Content-Length` the body counts as long as the route allows.

@@ -26,9 +26,10 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{
     App, Problem,
     api::{Api, Operation},
+    entry::{EVENTS, wants_feed},
     request::Query,
 };
-use crate::web::{Accept, KeepAliveTimer};
+use crate::web::KeepAliveTimer;
 
 /// Period of the operator's heartbeats: a peer without one for a minute is away.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -40,7 +41,7 @@ pub(super) fn routes(api: Api) -> Api {
     .query::<Read>()
     .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`")
     .answer::<EventList>(200, "A page of events");
-    api.list("/v1/events", read, show)
+    api.list(EVENTS, read, show)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -100,7 +101,7 @@ async fn show(
     if query.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes into `after` here"));
     }
-    let is_feed = Accept::from_headers(&headers).prefers(sse::MEDIA_TYPE, "application/json");
+    let is_feed = wants_feed(&headers);
     // Where there is a header, the query is not read.
     let resumed = if is_feed { last_event_id(&headers, None)? } else { None };
     let after = match resumed {

@@ -6,6 +6,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::{Value, json};
+use svc_core::service::Tuning;
+use svc_model::BudgetKind;
 
 use super::{
     Client, Reply,
@@ -346,6 +348,20 @@ fn list_accepts_limits_1_to_500_and_its_own_cursors() {
         for bad in ["abc", "%00", "!!!!", "-1"] {
             invalid(&d.get(&format!("{list}&{cursor}={bad}")), cursor);
         }
+    }
+}
+
+/// Only the routes that give streams count as streams.
+#[test]
+fn accept_does_not_evade_the_bound_of_requests() {
+    let mut tuning = Tuning::default();
+    tuning.budget.set(BudgetKind::Requests, 0);
+    let d = Client::with(&tuning);
+    let session = d.session("s-1");
+    for accept in ["application/json", "text/event-stream"] {
+        let reply = session.request("GET", "/v1/tasks").header("Accept", accept).send();
+        let detail = text(&problem(&reply, 429, "limit_reached"), "detail");
+        assert!(detail.starts_with("budget.requests: "), "{accept}: {detail}");
     }
 }
 
