@@ -520,6 +520,11 @@ impl Problem {
         self
     }
 
+    /// Whether the caller is refused, and not the state of the daemon or of the request.
+    pub(crate) fn is_refused_caller(&self) -> bool {
+        matches!(self.code, Code::Unauthorized | Code::Forbidden)
+    }
+
     fn detail(&self) -> Cow<'_, str> {
         match &self.field {
             Some(field) => format!("{field}: {}", self.reason).into(),

@@ -119,7 +119,8 @@ struct UnauthenticatedConnections {
 #[derive(Debug, Default)]
 pub(super) struct ClientConnection {
     bounds: Option<Arc<TcpBounds>>,
-    /// A request came with a valid credential, or the client is on the Unix socket.
+    /// The last request that showed a credential had a valid one, or the client is on the Unix
+    /// socket.
     is_good: AtomicBool,
     is_listed: AtomicBool,
     checks: TaskTracker,
@@ -248,8 +249,15 @@ impl ClientConnection {
         }
     }
 
+    /// Counts the connection as unauthenticated again: the credential that it had is over.
+    pub(super) fn is_unknown(&self) {
+        if self.bounds.is_some() && self.is_good.swap(false, Relaxed) {
+            self.note_activity();
+        }
+    }
+
     pub(super) fn leave(&self) {
-        if self.is_listed.load(Relaxed)
+        if self.is_listed.swap(false, Relaxed)
             && let Some(bounds) = &self.bounds
         {
             bounds.newcomers.remove(self);
@@ -427,6 +435,29 @@ mod tests {
         assert!(!is_closed(&looked_at), "one has left");
         waiting(&bounds, 102);
         assert!(is_closed(&looked_at) && !is_closed(&last));
+    }
+
+    #[test]
+    fn connection_whose_credential_is_over_counts_again() {
+        let bounds = ConnectionBounds::of_descriptors(1024);
+        let known: Vec<_> = (0..65)
+            .map(|_| {
+                let client = waiting(&bounds, 1);
+                client.is_known();
+                client
+            })
+            .collect();
+        assert!(!known.iter().any(|client| is_closed(client)), "all have shown a good one");
+        for (client, active_at) in known.iter().zip(1..) {
+            client.is_unknown();
+            client.active_at.store(active_at, Relaxed);
+            client.waits_for_client();
+        }
+        assert!(is_closed(&known[0]) && known[0].is_to_go());
+        assert!(!known[1..].iter().any(|client| is_closed(client)));
+        let local = ConnectionBounds::none().connection();
+        local.is_unknown();
+        assert!(local.check().is_none(), "the Unix socket has no bound");
     }
 
     #[test]

@@ -58,7 +58,7 @@ use super::{
     agents,
     api::{Api, Operation, describe_mcp},
     connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
-    entry::{self, identify},
+    entry::{self, Identified, identify},
     events, health, holds, journal, page, peers, sources, tasks,
 };
 use crate::web::{GivenRequestId, RouteName};
@@ -350,11 +350,14 @@ impl SharedEdge {
         let (mut parts, body) = request.into_parts();
         let client = parts.extensions.remove::<Arc<ClientConnection>>();
         let check = client.as_ref().and_then(|client| client.check());
-        let identified = identify(&self.rules, &app.services.access, &parts).await?;
-        if let (Some(_), Some(client)) = (&identified.caller, client) {
-            client.is_known();
+        let identified = identify(&self.rules, &app.services.access, &parts).await;
+        match (&identified, client) {
+            (Ok(Identified { caller: Some(_), .. }), Some(client)) => client.is_known(),
+            (Err(problem), Some(client)) if problem.is_refused_caller() => client.is_unknown(),
+            _ => {}
         }
         drop(check);
+        let identified = identified?;
         let size = body.size_hint();
         let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
         if parts.uri.path().contains("%00") {
