@@ -21,6 +21,7 @@ use svc_model::{
     AgentFilter, Caller, Event, InstanceStatus, InstanceView, RequestFilter, StreamName, TaskId,
 };
 use svc_store::RequestRow;
+use svc_sys::telemetry;
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
 use tokio_util::sync::CancellationToken;
 
@@ -336,7 +337,10 @@ impl LineFeed {
             () = self.timer.due() => Ok(Some(Vec::new())),
         };
         self.timer.restart();
-        let events = events.ok().flatten()?;
+        let broken = |error: &Error| {
+            tracing::error!(error = telemetry::chain(error), "a stream broke off");
+        };
+        let events = events.inspect_err(broken).ok().flatten()?;
         if events.is_empty() {
             // An empty line is no object; it keeps the connection alive.
             return Some("\n".to_owned());
