@@ -15,7 +15,7 @@ use super::{
     App, Code, Problem,
     api::{Api, Operation},
     entry::{DAEMON_PROOF, OwnAuthority},
-    request::{Json, JsonResult, PageResult, Path, Query},
+    request::{ItemRequest, Json, JsonResult, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -78,8 +78,8 @@ async fn tokens(app: App, caller: Caller, Query(page): Query<PageQuery>) -> Page
     Ok(Json(app.services.access.list_tokens(&caller, &page).await?))
 }
 
-async fn revoke(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<TokenInfo> {
-    Ok(Json(app.services.access.revoke_token(&caller, &id).await?))
+async fn revoke(item: ItemRequest) -> JsonResult<TokenInfo> {
+    Ok(Json(item.app.services.access.revoke_token(&item.caller, &item.id).await?))
 }
 
 #[derive(Serialize, JsonSchema)]

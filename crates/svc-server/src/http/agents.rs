@@ -28,7 +28,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query, json_lines},
+    request::{
+        ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines,
+    },
 };
 use crate::web::KeepAliveTimer;
 
@@ -87,19 +89,15 @@ struct InstanceFilter {
 }
 
 /// Instances by name: a page of them if one is asked for, else all.
-async fn agents(
-    app: App,
-    _: Caller,
-    list: ListRequest<InstanceFilter>,
-) -> PageResult<InstanceView> {
+async fn agents(list: ListRequest<InstanceFilter>) -> PageResult<InstanceView> {
     let status = list.filter.status;
-    let mut agents = app.services.agents.instances(false).await?;
+    let mut agents = list.app.services.agents.instances(false).await?;
     agents.retain(|view| status.is_none_or(|status| view.status == status));
     Ok(Json(Page::part_or_all("agents", agents, &list.page)?))
 }
 
-async fn list(app: App, caller: Caller, list: ListRequest<AgentFilter>) -> PageResult<AgentView> {
-    Ok(Json(app.services.agents.agents(&caller, &list.filter, &list.page).await?))
+async fn list(list: ListRequest<AgentFilter>) -> PageResult<AgentView> {
+    Ok(Json(list.app.services.agents.agents(&list.caller, &list.filter, &list.page).await?))
 }
 
 async fn start(
@@ -112,17 +110,12 @@ async fn start(
     Ok((status, Json(started.agent)))
 }
 
-async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<AgentView> {
-    Ok(Json(app.services.agents.agent(&caller, &id).await?))
+async fn show(item: ItemRequest) -> JsonResult<AgentView> {
+    Ok(Json(item.app.services.agents.agent(&item.caller, &item.id).await?))
 }
 
-async fn send(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Json(input): Json<SendToAgent>,
-) -> JsonResult<SendAnswer> {
-    Ok(Json(app.services.agents.send_to_agent(&caller, &id, input).await?))
+async fn send(item: ItemRequest, Json(input): Json<SendToAgent>) -> JsonResult<SendAnswer> {
+    Ok(Json(item.app.services.agents.send_to_agent(&item.caller, &item.id, input).await?))
 }
 
 /// An answer to an agent.
@@ -137,15 +130,13 @@ struct AnswerAgentBody {
 }
 
 async fn answer(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
+    item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(body): Json<AnswerAgentBody>,
 ) -> Result<Response, Problem> {
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
-    answer_request(&app, &caller, Some(&id), &request_id, answer, sender).await
+    answer_request(&item.app, &item.caller, Some(&item.id), &request_id, answer, sender).await
 }
 
 /// An answer whose client has not shown yet that it has taken it.
@@ -174,44 +165,29 @@ async fn answer_request(
     })
 }
 
-async fn interrupt(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<AgentView> {
-    Ok(Json(app.services.agents.interrupt_agent(&caller, &id).await?))
+async fn interrupt(item: ItemRequest) -> JsonResult<AgentView> {
+    Ok(Json(item.app.services.agents.interrupt_agent(&item.caller, &item.id).await?))
 }
 
-async fn stop(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    MaybeJson(stop): MaybeJson<StopAgent>,
-) -> JsonResult<StopAnswer> {
+async fn stop(item: ItemRequest, MaybeJson(stop): MaybeJson<StopAgent>) -> JsonResult<StopAnswer> {
+    let ItemRequest { app, caller, id } = item;
     Ok(Json(app.services.agents.stop_agent(&caller, &id, &stop.unwrap_or_default()).await?))
 }
 
-async fn history(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Query(query): Query<HistoryQuery>,
-) -> JsonResult<HistoryPage> {
-    Ok(Json(app.services.agents.agent_history(&caller, &id, &query).await?))
+async fn history(item: ItemRequest, Query(query): Query<HistoryQuery>) -> JsonResult<HistoryPage> {
+    Ok(Json(item.app.services.agents.agent_history(&item.caller, &item.id, &query).await?))
 }
 
-async fn requests(
-    app: App,
-    caller: Caller,
-    list: ListRequest<RequestFilter>,
-) -> PageResult<RequestRow> {
-    Ok(Json(app.services.agents.requests(&caller, &list.filter, &list.page).await?))
+async fn requests(list: ListRequest<RequestFilter>) -> PageResult<RequestRow> {
+    Ok(Json(list.app.services.agents.requests(&list.caller, &list.filter, &list.page).await?))
 }
 
 async fn approve(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
+    item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(answer): Json<AnswerRequest>,
 ) -> Result<Response, Problem> {
-    answer_request(&app, &caller, None, &id, answer, sender).await
+    answer_request(&item.app, &item.caller, None, &item.id, answer, sender).await
 }
 
 /// Work for an agent.

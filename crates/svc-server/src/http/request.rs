@@ -6,7 +6,7 @@ use std::{convert::Infallible, fmt, marker::PhantomData, ops::Deref, sync::Arc, 
 
 use axum::{
     body::Body,
-    extract::{self, FromRequest, FromRequestParts},
+    extract::{FromRequest, FromRequestParts, Path},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -166,9 +166,17 @@ pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 
 pub(super) struct Query<T>(pub(super) T);
 
-pub(super) struct Path<T>(pub(super) T);
+/// A request about one thing, whose id is in the path.
+pub(super) struct ItemRequest {
+    pub(super) app: App,
+    pub(super) caller: Caller,
+    pub(super) id: String,
+}
 
+/// A request for a part of a list.
 pub(super) struct ListRequest<F> {
+    pub(super) app: App,
+    pub(super) caller: Caller,
     pub(super) filter: F,
     pub(super) page: PageQuery,
 }
@@ -271,20 +279,24 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+impl FromRequestParts<App> for ItemRequest {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
-        let path = extract::Path::<T>::from_request_parts(parts, app).await;
-        path.map(|path| Self(path.0)).map_err(|error| Problem::malformed(error.body_text()))
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let id = Path::from_request_parts(parts, app).await;
+        let Path(id) = id.map_err(|error| Problem::malformed(error.body_text()))?;
+        Ok(Self { app: app.clone(), caller, id })
     }
 }
 
 impl<F: DeserializeOwned + Send> FromRequestParts<App> for ListRequest<F> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
-        Ok(Self { filter: parse_query(parts)?, page: parse_query(parts)? })
+    async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let (filter, page) = (parse_query(parts)?, parse_query(parts)?);
+        Ok(Self { app: app.clone(), caller, filter, page })
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     api::{Api, Operation},
     events::{last_event_id, sse_response},
     request::{
-        Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Path, Query, parse,
+        ItemRequest, Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query, parse,
         parse_object, text_of,
     },
 };
@@ -59,12 +59,12 @@ async fn create(
     Ok((status, Json(created.task)))
 }
 
-async fn list(app: App, caller: Caller, list: ListRequest<TaskFilter>) -> PageResult<Task> {
-    Ok(Json(app.services.tasks.tasks(&caller, &list.filter, &list.page).await?))
+async fn list(list: ListRequest<TaskFilter>) -> PageResult<Task> {
+    Ok(Json(list.app.services.tasks.tasks(&list.caller, &list.filter, &list.page).await?))
 }
 
-async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<Arc<Task>> {
-    Ok(Json(app.services.tasks.task(&caller, &id).await?))
+async fn show(item: ItemRequest) -> JsonResult<Arc<Task>> {
+    Ok(Json(item.app.services.tasks.task(&item.caller, &item.id).await?))
 }
 
 /// One event, or an array of at most 1,000.
@@ -103,23 +103,15 @@ struct Appended {
     last_id: Seq,
 }
 
-async fn append(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    JsonBytes(body): JsonBytes,
-) -> JsonResult<Appended> {
+async fn append(item: ItemRequest, JsonBytes(body): JsonBytes) -> JsonResult<Appended> {
     let events = web::parse_body(body, parse_events).await?;
+    let ItemRequest { app, caller, id } = item;
     let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
 }
 
-async fn cancel(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<(StatusCode, Json<Task>), Problem> {
-    let cancelled = app.services.tasks.cancel_task(&caller, &id).await?;
+async fn cancel(item: ItemRequest) -> Result<(StatusCode, Json<Task>), Problem> {
+    let cancelled = item.app.services.tasks.cancel_task(&item.caller, &item.id).await?;
     let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(cancelled.task)))
 }
