@@ -70,6 +70,8 @@ use super::{
 const FIRST_LISTS: Duration = Duration::from_secs(5);
 
 pub(crate) enum CallReply {
+    /// The answer of a method that calls no tool.
+    Whole(String),
     Pending(PendingAnswer),
     /// The stream of the call ends with its answer.
     Recorded(RecordedCall),
