@@ -313,6 +313,8 @@ pub(crate) struct CallLog {
     session: Arc<McpSession>,
     /// Requests of the tool to close the connection, so that the client resumes.
     close_requests: Option<watch::Receiver<u64>>,
+    /// Whether the client has got the delay before it resumes.
+    retry_given: bool,
 }
 
 /// The id of an event: the stream, and how far the client has read it.
@@ -364,16 +366,16 @@ impl CallLog {
         let mut close_requests = server.running.get(&call).map(|running| running.close_requests);
         // Requests before this connection were for earlier connections.
         close_requests.iter_mut().for_each(watch::Receiver::mark_unchanged);
-        Ok(Self { follow, call, session, close_requests })
+        let retry_given = is_primed(session.client().revision);
+        Ok(Self { follow, call, session, close_requests, retry_given })
     }
 
     /// The stream of the call that has this JSON-RPC id.
     pub(crate) fn response(self, server: &McpServer, id: &RawValue) -> Response {
-        let primed = is_primed(self.session.client().revision);
-        let first = primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
+        let is_primed = self.retry_given;
+        let first = is_primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
         let closed = self.session.closed.clone();
-        let source = CallLogSource { log: self, retry_given: primed };
-        let body = McpResponseBody { closed, ..McpResponseBody::new(server, first, source) };
+        let body = McpResponseBody { closed, ..McpResponseBody::new(server, first, self) };
         // Only a slow call is on record, and no such call ends its own session.
         ending_with_token(body.events(), id)
     }
@@ -390,19 +392,13 @@ impl CallLog {
     }
 }
 
-struct CallLogSource {
-    log: CallLog,
-    /// Whether the client has got the delay before it resumes.
-    retry_given: bool,
-}
-
-impl MessageSource for CallLogSource {
+impl MessageSource for CallLog {
     fn next(&mut self) -> NextPart<'_> {
         Box::pin(async move {
-            let close_request = self.log.close_requests.as_mut().map(watch::Receiver::changed);
+            let close_request = self.close_requests.as_mut().map(watch::Receiver::changed);
             let events = tokio::select! {
                 biased;
-                events = self.log.follow.next() => events?,
+                events = self.follow.next() => events?,
                 Some(Ok(())) = OptionFuture::from(close_request) => None,
             };
             let Some(events) = events else { return Ok(None) };
@@ -411,7 +407,7 @@ impl MessageSource for CallLogSource {
                 if !std::mem::replace(&mut self.retry_given, true) {
                     text = format!("retry: {}\n", limits::MCP_RETRY_MS);
                 }
-                push_event(&mut text, self.log.call.as_str(), event);
+                push_event(&mut text, self.call.as_str(), event);
             }
             Ok(Some(text))
         })
