@@ -22,10 +22,10 @@ use super::{
     post::{PostedMessages, handle_one_way, meter_of, parts_of, refusal},
     request::{RequestOrigin, subject_name},
     rpc::{
-        ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
-        result_message,
+        ClientBody, ClientMessage, ClientRequest, RequestEra, RpcError, UnreadableMessage,
+        error_message, result_message,
     },
-    server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
+    server::{McpSession, RequestMeter, RequestOutcome},
     stream::{LogCursor, sse_session_response, stream_head},
 };
 use crate::web::{Code, Problem};

@@ -27,10 +27,10 @@ use super::{
         self, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, request_origin, session_of,
     },
     rpc::{
-        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RpcError,
-        UnreadableMessage, error_message, parse_body, result_message,
+        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RequestEra,
+        RpcError, UnreadableMessage, error_message, parse_body, result_message,
     },
-    server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
+    server::{McpSession, RequestMeter, RequestOutcome},
     stream::{AnswerForms, CallLog, pending_response, whole_response},
     streams::listen,
 };

@@ -62,7 +62,7 @@ pub(super) use self::{
 use super::{
     McpServer,
     request::{ModernClient, RequestContext, RequestOrigin, SessionSearch, check_argument_headers},
-    rpc::{AnswerEra, ClientRequest, RpcError, notification_message, object_or_empty, shortened},
+    rpc::{ClientRequest, RequestEra, RpcError, notification_message, object_or_empty, shortened},
     server::{McpSession, RequestMeter},
 };
 
@@ -97,7 +97,7 @@ impl McpServer {
         let tool = match self.tool_of(&caller, &origin, headers, &mut request, meter).await? {
             Ok(tool) => tool,
             Err(error) => {
-                let (id, era) = (&request.id, origin.answer_era());
+                let (id, era) = (&request.id, origin.era());
                 let answer = CallAnswer::from_outcome(id, Err(error.into()), era);
                 let answer = std::future::ready(answer).boxed();
                 return Ok(CallReply::Pending(PendingAnswer {
@@ -444,7 +444,7 @@ fn failed_end(row: &CallRow, failure: Failure) -> CallEnd {
     }
     let id = RawValue::from_string(row.rpc_id.clone());
     let id = id.as_deref().unwrap_or(RawValue::NULL);
-    let answer = CallAnswer::from_outcome(id, Err(failure), AnswerEra::Legacy);
+    let answer = CallAnswer::from_outcome(id, Err(failure), RequestEra::Legacy);
     CallEnd { state: CallState::Completed, message: Some(answer.message) }
 }
 

@@ -25,8 +25,8 @@ use super::{
     introduction::{client_name, discovery},
     request::{ModernClient, RequestContext, RequestOrigin},
     rpc::{
-        AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS,
-        OneMember, RESOURCE_NOT_FOUND, RpcError, object_or_empty, raw_json, refuse_cursor,
+        CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS, OneMember,
+        RESOURCE_NOT_FOUND, RequestEra, RpcError, object_or_empty, raw_json, refuse_cursor,
         result_message, shortened, text_param,
     },
 };
@@ -70,7 +70,7 @@ impl MethodCall<'_> {
         let (id, params) = (&request.id, &request.params);
         let method = request.method.as_str();
         let modern = context.origin.modern();
-        let era = context.origin.answer_era();
+        let era = context.origin.era();
         Ok(match (method, modern) {
             ("server/discover", Some(_)) => {
                 let discovery = discovery(server, caller, client_name(params)).await?;
@@ -179,7 +179,7 @@ impl MethodCall<'_> {
         match request.method.as_str() {
             "tasks/get" => {
                 let view = McpTaskView::read(&server.services, &row).await?;
-                let result = EraResult::complete(AnswerEra::Stateless, view, None);
+                let result = EraResult::complete(RequestEra::Modern, view, None);
                 return Ok(result_message(&request.id, &result));
             }
             "tasks/update" => self.answer_task(&row).await?,
@@ -188,7 +188,7 @@ impl MethodCall<'_> {
                 cancel_call(server, &row.call_id, &stream).await;
             }
         }
-        let result = EraResult::complete(AnswerEra::Stateless, Empty {}, None);
+        let result = EraResult::complete(RequestEra::Modern, Empty {}, None);
         Ok(result_message(&request.id, &result))
     }
 
@@ -223,7 +223,7 @@ impl MethodCall<'_> {
         let (sender, messages) = mpsc::unbounded_channel();
         let (caller, origin) = (context.caller.clone(), context.origin.clone());
         let mut run = CallRun::attached(server, caller, origin, record, Some(sender))?;
-        let (era, id) = (context.origin.answer_era(), request.id.clone());
+        let (era, id) = (context.origin.era(), request.id.clone());
         let cache = (method == "resources/read").then_some(NOT_KEPT);
         let answer = async move {
             let call = run.call();
@@ -298,7 +298,7 @@ impl MethodCall<'_> {
             WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
         };
         let members = PromptMessages { description: prompt.description, messages };
-        let result = EraResult::complete(context.origin.answer_era(), members, None);
+        let result = EraResult::complete(context.origin.era(), members, None);
         Ok(result_message(&request.id, &result))
     }
 
@@ -365,7 +365,7 @@ impl MethodCall<'_> {
 }
 
 /// The message of a result that a stateless client may cache.
-fn kept(id: &RawValue, era: AnswerEra, members: impl Serialize, cache: CacheHint) -> String {
+fn kept(id: &RawValue, era: RequestEra, members: impl Serialize, cache: CacheHint) -> String {
     result_message(id, &EraResult::complete(era, members, Some(cache)))
 }
 
