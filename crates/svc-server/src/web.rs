@@ -11,6 +11,7 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -309,10 +310,7 @@ async fn run_in_turn(parse: Box<dyn FnOnce() + Send>) {
 }
 
 /// Reads a body up to `limit` bytes. Fails if nothing arrives for `stall`.
-pub(crate) async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
-where
-    B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
-{
+pub(crate) async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
     let announced = body.size_hint().lower();
     let too_large = || {
         let why = format!("the body has more than {limit} bytes; nothing of it was stored");

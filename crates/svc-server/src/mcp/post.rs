@@ -175,8 +175,8 @@ impl<'a> PostedMessages<'a> {
         call: RecordedCall,
     ) -> Result<Response, RpcError> {
         let Self { server, forms, .. } = self;
-        let RecordedCall { id: call, stream, session, is_repeatable } = call;
-        let log = CallLog::open(server, call, stream, session, 0).await?;
+        let RecordedCall { id: call, session, is_repeatable } = call;
+        let log = CallLog::open(server, call, session, 0).await?;
         if forms.events {
             return Ok(log.response(server, &id));
         }
@@ -264,8 +264,8 @@ impl<'a> PostedMessages<'a> {
         match self.reply(origin, request, &mut meter).await? {
             CallReply::Whole(answer) => Ok(answer),
             CallReply::Pending(pending) => Ok(pending.answer.await.message),
-            CallReply::Recorded(RecordedCall { id, stream, session, .. }) => {
-                let log = CallLog::open(self.server, id, stream, session, 0).await?;
+            CallReply::Recorded(RecordedCall { id, session, .. }) => {
+                let log = CallLog::open(self.server, id, session, 0).await?;
                 log.answer().await.ok_or_else(was_cancelled)
             }
         }

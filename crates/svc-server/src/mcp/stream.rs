@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     McpServer,
-    call::{CallAnswer, PendingAnswer, token_ended},
+    call::{CallAnswer, PendingAnswer, log_stream_of, token_ended},
     notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
     server::{McpMetrics, McpSession, RequestMeter},
 };
@@ -358,10 +358,10 @@ impl CallLog {
     pub(crate) async fn open(
         server: &McpServer,
         call: CallId,
-        stream: StreamName,
         session: Arc<McpSession>,
         after: Seq,
     ) -> Result<Self, service::Error> {
+        let stream = log_stream_of(&call, &session);
         let follow = server.services.log.follow(stream, after).await?;
         let mut close_requests = server.running.get(&call).map(|running| running.close_requests);
         // Requests before this connection were for earlier connections.

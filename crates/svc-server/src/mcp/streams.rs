@@ -74,7 +74,7 @@ pub(super) async fn open_stream(
         // The client has all of it, and would resume again after an empty stream.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let log = CallLog::open(server, row.call_id, name, session, after).await.map_err(failed)?;
+    let log = CallLog::open(server, row.call_id, session, after).await.map_err(failed)?;
     let id = RawValue::from_string(row.rpc_id);
     Ok(log.response(server, id.as_deref().unwrap_or(RawValue::NULL)))
 }

@@ -217,7 +217,6 @@ impl McpServer {
 /// A call on record, whose answer is read from the log.
 pub(crate) struct RecordedCall {
     pub(crate) id: CallId,
-    pub(crate) stream: StreamName,
     pub(crate) session: Arc<McpSession>,
     /// Whether the next start runs it again.
     pub(crate) is_repeatable: bool,
@@ -232,10 +231,7 @@ async fn record_and_run(
     record: CallRecord,
 ) -> Result<RecordedCall, RpcError> {
     let is_repeatable = tool.is_repeatable();
-    let recorded = |id, stream| {
-        let session = Arc::clone(&session);
-        RecordedCall { id, stream, session, is_repeatable }
-    };
+    let recorded = |id| RecordedCall { id, session: Arc::clone(&session), is_repeatable };
     let recording = session.recording.lock().await;
     // A client that lost its connection before it saw an id repeats the request.
     let request = request_key(&session, &record.rpc_id);
@@ -243,15 +239,14 @@ async fn record_and_run(
         && running.record.params == record.params
         && is_same_id(&running.record.rpc_id, &record.rpc_id)
     {
-        let stream = log_stream_of(&id, &session);
-        return Ok(recorded(id, stream));
+        return Ok(recorded(id));
     }
     let revision = session.client().revision;
     let first = first_message(&record, revision);
     let id = (session.id.clone(), session.transport);
     let new = NewCall { session: Some(id), ..record.new_call(revision) };
-    let (row, stream) = server.services.mcp.begin_call(&caller, new, first).await?;
-    let call = recorded(row.call_id, stream);
+    let (row, _) = server.services.mcp.begin_call(&caller, new, first).await?;
+    let call = recorded(row.call_id);
     run_recorded(server, caller, &call, tool, arguments, record);
     drop(recording);
     Ok(call)
@@ -265,10 +260,10 @@ fn run_recorded(
     arguments: Map<String, Value>,
     record: CallRecord,
 ) {
-    let RecordedCall { id, stream, session, .. } = call;
+    let RecordedCall { id, session, .. } = call;
     let request = request_key(session, &record.rpc_id);
     let origin = RequestOrigin::Legacy(Arc::clone(session));
-    let mode = CallMode::Logged(id.clone(), stream.clone());
+    let mode = CallMode::Logged(id.clone(), log_stream_of(id, session));
     let mut run = CallRun::new(server, caller, origin, record, mode, RequestState::default());
     run.register(id.clone(), Some(request));
     server.background.spawn(run.run_tool(tool, arguments));
@@ -339,7 +334,7 @@ async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), Error> {
         let ended = server.services.mcp.end_call(&row.call_id, &stream, cancelled()).await;
         return ended.map(drop);
     }
-    let (reason, end) = match resume(server, &row, &stream).await? {
+    let (reason, end) = match resume(server, &row).await? {
         Ok(()) => {
             info!(call = %row.call_id, tool = row.tool, "a call goes on after the restart");
             return Ok(());
@@ -353,11 +348,7 @@ async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), Error> {
     server.services.mcp.end_call(&row.call_id, &stream, end).await.map(drop)
 }
 
-async fn resume(
-    server: &McpServer,
-    row: &CallRow,
-    stream: &StreamName,
-) -> Result<Result<(), Unresumable>, Error> {
+async fn resume(server: &McpServer, row: &CallRow) -> Result<Result<(), Unresumable>, Error> {
     let unknown = |reason| Ok(Err(Unresumable::Unknown(reason)));
     let Some(principal) = &row.principal else { return unknown("its principal cannot be read") };
     let Some(revision) = row.revision else { return unknown("its revision cannot be read") };
@@ -392,7 +383,7 @@ async fn resume(
         let Some(session) = server.sessions.find(&caller, session.as_str()).await? else {
             return unknown("its session is over, or another caller's");
         };
-        let call = RecordedCall { id, stream: stream.clone(), session, is_repeatable: true };
+        let call = RecordedCall { id, session, is_repeatable: true };
         run_recorded(server, caller, &call, tool, arguments, record);
         return Ok(Ok(()));
     }
