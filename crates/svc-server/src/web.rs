@@ -1,6 +1,6 @@
-//! What the HTTP adapters share: bounded bodies, `Accept`, the names of routes, the keep-alive
-//! timer of idle streams, and errors on the wire: RFC 9457 problem details with a stable code. The
-//! HTTP statuses of all REST errors are in this file.
+//! What the HTTP adapters share: bounded bodies, `Accept`, the names of routes, and errors on the
+//! wire: RFC 9457 problem details with a stable code. The HTTP statuses of all REST errors are in
+//! this file.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -18,12 +18,11 @@ use serde::Serialize;
 use serde_json::Value;
 use svc_core::service;
 use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
-use tokio::{
-    sync::{Semaphore, oneshot, watch},
-    time::{Instant, MissedTickBehavior},
-};
-use tokio_util::sync::ReusableBoxFuture;
+use svc_sys::telemetry;
+use tokio::sync::{Semaphore, oneshot};
 use tower::util::MapResponseLayer;
+
+pub use crate::stream_body::KeepAlive;
 
 /// Marks a request whose `X-Request-Id` its client has given.
 #[derive(Debug, Clone, Copy)]
@@ -132,92 +131,6 @@ impl<'a> Accept<'a> {
 fn weight_of(parameter: &str) -> Option<f32> {
     let weight = parameter.strip_prefix(['q', 'Q'])?.strip_prefix('=')?;
     weight.parse().ok().filter(|weight| (0.0..=1.0).contains(weight))
-}
-
-/// The keep-alive timer of all idle streams. It stops when the last clone and the last stream's
-/// timer are dropped.
-///
-/// Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
-/// serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed
-/// silence, and at a tick each stream that has been silent for that half sends its comment: the
-/// first after a half to a whole of the allowed silence, and later ones once in each whole.
-#[derive(Debug, Clone)]
-pub struct KeepAlive {
-    ticks: watch::Receiver<Instant>,
-    half: Duration,
-}
-
-/// The timer for one stream.
-#[derive(Debug)]
-pub struct KeepAliveTimer {
-    /// Waits for the next tick. Kept between two waits, so that a busy stream does not register
-    /// with the timer at each of its chunks.
-    tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
-    half: Duration,
-    /// When the stream last sent something.
-    last: Instant,
-}
-
-impl KeepAlive {
-    /// A timer for streams that may be silent for `silence`.
-    ///
-    /// # Panics
-    /// Outside a runtime.
-    pub fn new(silence: Duration) -> Self {
-        let half = (silence / 2).max(Duration::from_millis(1));
-        let (sender, ticks) = watch::channel(Instant::now());
-        tokio::spawn(async move {
-            let mut interval = tokio::time::interval(half);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                tokio::select! {
-                    tick = interval.tick() => drop(sender.send_replace(tick)),
-                    () = sender.closed() => return,
-                }
-            }
-        });
-        Self { ticks, half }
-    }
-
-    /// The timer for one stream, which has just sent something.
-    pub fn timer(&self) -> KeepAliveTimer {
-        let mut ticks = self.ticks.clone();
-        ticks.mark_unchanged();
-        KeepAliveTimer {
-            tick: ReusableBoxFuture::new(next_tick(ticks)),
-            half: self.half,
-            last: Instant::now(),
-        }
-    }
-}
-
-async fn next_tick(
-    mut ticks: watch::Receiver<Instant>,
-) -> (Option<Instant>, watch::Receiver<Instant>) {
-    let tick = ticks.changed().await.is_ok().then(|| *ticks.borrow_and_update());
-    (tick, ticks)
-}
-
-impl KeepAliveTimer {
-    /// Restarts the timer: the stream has sent something.
-    pub fn restart(&mut self) {
-        self.last = Instant::now();
-    }
-
-    /// Waits until a comment is due. Cancel safe.
-    pub async fn due(&mut self) {
-        loop {
-            let (tick, ticks) = self.tick.get_pin().await;
-            self.tick.set(next_tick(ticks));
-            let Some(tick) = tick else {
-                // The runtime shuts down.
-                return std::future::pending().await;
-            };
-            if tick.saturating_duration_since(self.last) >= self.half {
-                return;
-            }
-        }
-    }
 }
 
 /// How much of a body that is too large is still read, as a multiple of the limit: a client that is
@@ -609,7 +522,7 @@ impl From<service::Error> for Problem {
         };
         // A missing agent or participant is the caller's error and is not logged.
         if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
-            tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
+            tracing::error!(error = telemetry::chain(&error), "a request failed");
         }
         let hint = match &error {
             Error::NotFound { kind: ResourceKind::ReportingPeer, .. }

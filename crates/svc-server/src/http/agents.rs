@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use futures_util::stream;
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -21,9 +21,7 @@ use svc_model::{
     AgentFilter, Caller, Event, InstanceStatus, InstanceView, RequestFilter, StreamName, TaskId,
 };
 use svc_store::RequestRow;
-use svc_sys::telemetry;
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     App, Problem,
@@ -32,7 +30,7 @@ use super::{
         ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines,
     },
 };
-use crate::web::KeepAliveTimer;
+use crate::stream_body::{StreamBody, StreamSource};
 
 pub(super) fn routes(api: Api) -> Api {
     let on_agents = Operation::new("Configured ways to run agents, by name")
@@ -272,16 +270,11 @@ async fn send_message(
         return Ok((StatusCode::ACCEPTED, body).into_response());
     }
     let follower = app.services.log.follow(StreamName::new("task", &task_id), 0).await?;
-    let feed = LineFeed {
-        follower,
-        timer: app.keep_alive.timer(),
-        stop: app.stop.clone(),
-        guard: opts.cancel_on_disconnect.then(|| CancelGuard { app, caller, task: Some(task_id) }),
-    };
-    let mut response = json_lines(stream::unfold(feed, |mut feed| async move {
-        let lines = feed.next().await?;
-        Some((lines, feed))
-    }));
+    let new_guard =
+        || CancelGuard { app: app.clone(), caller: caller.clone(), task: Some(task_id) };
+    let feed = LineFeed { follower, guard: opts.cancel_on_disconnect.then(new_guard) };
+    let body = StreamBody::new(&app.stop, &app.keep_alive, None, feed);
+    let mut response = json_lines(body.into_body());
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
@@ -300,33 +293,23 @@ fn named_here(error: Error) -> Error {
 /// The events of a task as lines.
 struct LineFeed {
     follower: StreamFollower,
-    timer: KeepAliveTimer,
-    stop: CancellationToken,
     guard: Option<CancelGuard>,
 }
 
-impl LineFeed {
-    async fn next(&mut self) -> Option<String> {
-        let events = tokio::select! {
-            events = self.follower.next() => events,
-            () = self.stop.cancelled() => return None,
-            () = self.timer.due() => Ok(Some(Vec::new())),
-        };
-        self.timer.restart();
-        let broken = |error: &Error| {
-            tracing::error!(error = telemetry::chain(error), "a stream broke off");
-        };
-        let events = events.inspect_err(broken).ok().flatten()?;
-        if events.is_empty() {
-            // An empty line is no object; it keeps the connection alive.
-            return Some("\n".to_owned());
-        }
+impl StreamSource for LineFeed {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let Some(events) = self.follower.next().await? else { return Ok(None) };
         if let Some(guard) = &mut self.guard
             && events.iter().any(|event| &*event.kind == "terminal")
         {
             guard.task = None;
         }
-        Some(events.iter().map(line_of).collect())
+        Ok(Some(events.iter().map(line_of).collect::<String>().into()))
+    }
+
+    /// An empty line is no object.
+    fn keep_alive(&mut self) -> &'static str {
+        "\n"
     }
 }
 

@@ -2,7 +2,9 @@
 //! receives texts for the sessions of its process. Both responses are lines of JSON, sent one at a
 //! time.
 
-use axum::response::Response;
+use std::convert::Infallible;
+
+use axum::{body::Body, response::Response};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,7 +57,7 @@ fn state(word: &str) -> Value {
 
 /// `open` at once, then the lines of the hold, until the last one or the daemon's stop.
 fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
-    json_lines(stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
+    let lines = stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
         let stop = stop.clone();
         async move {
             if is_over {
@@ -66,9 +68,10 @@ fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
             } else {
                 stop.run_until_cancelled(hold.next_line()).await?
             };
-            Some((format!("{line}\n"), (hold, false, is_last)))
+            Some((Ok::<_, Infallible>(format!("{line}\n")), (hold, false, is_last)))
         }
-    }))
+    });
+    json_lines(Body::from_stream(lines))
 }
 
 async fn hold_prompt(item: ItemRequest) -> Result<Response, Problem> {

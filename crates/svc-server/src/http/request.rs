@@ -10,7 +10,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts as RequestHead};
 use http_body::Body as _;
 use prometheus_client::{
@@ -195,10 +194,9 @@ fn json_response(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, json)], body).into_response()
 }
 
-/// A response of lines of JSON, each made when the connection has room for it. It ends with its
-/// caller's token at the latest.
-pub(super) fn json_lines(lines: impl Stream<Item = String> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));
+/// A response of lines of JSON. It ends with its caller's token at the latest.
+pub(super) fn json_lines(lines: Body) -> Response {
+    let mut response = Response::new(lines);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -387,7 +385,7 @@ mod tests {
 
     #[test]
     fn lines_end_with_the_token_of_their_caller() {
-        let response = json_lines(futures_util::stream::empty());
+        let response = json_lines(Body::empty());
         assert!(response.extensions().get::<web::EndsWithToken>().is_some());
     }
 

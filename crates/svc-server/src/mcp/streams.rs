@@ -26,8 +26,8 @@ use super::{
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
-        CallLog, LogCursor, McpResponseBody, MessageSource, NextPart, event, standalone_response,
-        standalone_stream_of, stream_head,
+        CallLog, LogCursor, MessageSource, NextPart, event, standalone_response,
+        standalone_stream_of, stream_body, stream_head,
     },
 };
 use crate::web::{Code, Endless, Problem};
@@ -188,7 +188,7 @@ pub(super) async fn listen(
     let acknowledgement = notification_message(method, &acknowledgement);
     let source = ListenSource { request: request.id.clone(), notices: Box::new(notices) };
     let first = Some(event(&acknowledgement));
-    let mut response = McpResponseBody::new(server, first, source).events();
+    let mut response = stream_body(server, first, source).into_events();
     response.extensions_mut().insert(Endless);
     Ok(response)
 }
