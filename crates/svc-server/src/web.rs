@@ -28,19 +28,15 @@ pub use crate::stream_body::KeepAlive;
 #[derive(Debug, Clone, Copy)]
 pub struct GivenRequestId;
 
-/// Marks a response to a POST whose stream has no end of its own: it ends with its caller's token.
-#[derive(Debug, Clone, Copy)]
-pub struct Endless;
-
-/// Marks a stream in response to a request that cannot end its own session: it ends with its
-/// caller's token.
-#[derive(Debug, Clone, Copy)]
-pub struct EndsWithToken;
-
-/// The last part of a stream that its caller's token ends: it tells the client why, in the form of
-/// the stream.
+/// Marks a stream that ends with its caller's token, although it does not answer a GET.
 #[derive(Debug, Clone)]
-pub struct FinalPart(pub Bytes);
+pub enum EndsWithToken {
+    /// It has no end of its own.
+    Endless,
+    /// It ends with the answer to a request that cannot end its own session. If the token ends
+    /// before, this part tells the client why, in the form of the stream.
+    Answer(Option<Bytes>),
+}
 
 /// The pattern of the route that responded, for metrics: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Code, Doctor, Problem, entry};
 pub(super) use crate::web::text_of;
-use crate::web::{self, KeepAlive};
+use crate::web::{self, EndsWithToken, KeepAlive};
 
 pub(super) const PREFIX: &str = "svc";
 
@@ -200,7 +200,7 @@ pub(super) fn json_lines(lines: Body) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response.extensions_mut().insert(web::EndsWithToken);
+    response.extensions_mut().insert(EndsWithToken::Answer(None));
     response
 }
 
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn lines_end_with_the_token_of_their_caller() {
         let response = json_lines(Body::empty());
-        assert!(response.extensions().get::<web::EndsWithToken>().is_some());
+        assert!(response.extensions().get::<EndsWithToken>().is_some());
     }
 
     #[test]

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     stream_body::{StreamBody, StreamSource},
-    web::{Accept, EndsWithToken, FinalPart},
+    web::{Accept, EndsWithToken},
 };
 
 const JSON: &str = "application/json";
@@ -189,9 +189,8 @@ pub(crate) async fn pending_response(
 /// Lets the stream of a call end with its caller's token, and then with an error as the answer to
 /// the request.
 fn ending_with_token(mut response: Response, id: &RawValue) -> Response {
-    let extensions = response.extensions_mut();
-    extensions.insert(EndsWithToken);
-    extensions.insert(FinalPart(event(&token_ended(id)).into()));
+    let last = event(&token_ended(id)).into();
+    response.extensions_mut().insert(EndsWithToken::Answer(Some(last)));
     response
 }
 

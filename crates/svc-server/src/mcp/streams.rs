@@ -30,7 +30,7 @@ use super::{
         standalone_stream_of, stream_body, stream_head,
     },
 };
-use crate::web::{Code, Endless, Problem};
+use crate::web::{Code, EndsWithToken, Problem};
 
 /// `GET /mcp`: the standalone stream of a session, or the rest of a call's stream.
 pub(super) async fn open_stream(
@@ -189,7 +189,7 @@ pub(super) async fn listen(
     let source = ListenSource { request: request.id.clone(), notices: Box::new(notices) };
     let first = Some(event(&acknowledgement));
     let mut response = stream_body(server, first, source).into_events();
-    response.extensions_mut().insert(Endless);
+    response.extensions_mut().insert(EndsWithToken::Endless);
     Ok(response)
 }
 
