@@ -105,13 +105,8 @@ pub struct ConnectionBounds(Option<Arc<TcpBounds>>);
 #[derive(Debug)]
 struct TcpBounds {
     slots: Arc<Semaphore>,
-    newcomers: UnauthenticatedConnections,
-}
-
-/// Connections that wait for a client without a valid credential.
-#[derive(Debug)]
-struct UnauthenticatedConnections {
-    most: usize,
+    /// How many connections may wait for a client without a valid credential.
+    most_waiting: usize,
     waiting: Mutex<Vec<Arc<ClientConnection>>>,
 }
 
@@ -159,10 +154,8 @@ impl ConnectionBounds {
         let most = most.clamp(limits::LEAST_CONNECTIONS, Semaphore::MAX_PERMITS);
         Self(Some(Arc::new(TcpBounds {
             slots: Arc::new(Semaphore::new(most)),
-            newcomers: UnauthenticatedConnections {
-                most: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
-                waiting: Mutex::default(),
-            },
+            most_waiting: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
+            waiting: Mutex::default(),
         })))
     }
 
@@ -173,7 +166,7 @@ impl ConnectionBounds {
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
             return Some(slot);
         }
-        UnauthenticatedConnections::close_longest_idle(&mut bounds.newcomers.lock());
+        TcpBounds::close_longest_idle(&mut bounds.waiting());
         Arc::clone(&bounds.slots).acquire_owned().await.ok()
     }
 
@@ -187,24 +180,24 @@ impl ConnectionBounds {
     }
 }
 
-impl UnauthenticatedConnections {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
+impl TcpBounds {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, client: &Arc<ClientConnection>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting();
         // A connection that is to be closed would push out another that became active with it.
         if client.is_to_go.load(Relaxed) {
             client.is_listed.store(false, Relaxed);
             return;
         }
         waiting.push(Arc::clone(client));
-        while waiting.len() > self.most && Self::close_longest_idle(&mut waiting) {}
+        while waiting.len() > self.most_waiting && Self::close_longest_idle(&mut waiting) {}
     }
 
     fn remove(&self, client: &ClientConnection) {
-        self.lock().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
+        self.waiting().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
     }
 
     fn close_longest_idle(waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
@@ -227,7 +220,7 @@ impl ClientConnection {
             return;
         }
         if let Some(bounds) = &self.bounds {
-            bounds.newcomers.add(self);
+            bounds.add(self);
         }
     }
 
@@ -260,7 +253,7 @@ impl ClientConnection {
         if self.is_listed.swap(false, Relaxed)
             && let Some(bounds) = &self.bounds
         {
-            bounds.newcomers.remove(self);
+            bounds.remove(self);
         }
     }
 
