@@ -27,7 +27,8 @@ use super::{
     App, Problem,
     api::{Api, Operation},
     request::{
-        ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines,
+        ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, StatusResult,
+        json_lines,
     },
 };
 use crate::stream_body::{StreamBody, StreamSource};
@@ -98,11 +99,7 @@ async fn list(list: ListRequest<AgentFilter>) -> PageResult<AgentView> {
     Ok(Json(list.app.services.agents.agents(&list.caller, &list.filter, &list.page).await?))
 }
 
-async fn start(
-    app: App,
-    caller: Caller,
-    Json(input): Json<NewAgent>,
-) -> Result<(StatusCode, Json<AgentView>), Problem> {
+async fn start(app: App, caller: Caller, Json(input): Json<NewAgent>) -> StatusResult<AgentView> {
     let started = app.services.agents.start_agent(&caller, input).await?;
     let status = if started.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(started.agent)))

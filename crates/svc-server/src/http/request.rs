@@ -160,6 +160,8 @@ pub(super) struct Json<T>(pub(super) T);
 
 pub(super) type JsonResult<T> = Result<Json<T>, Problem>;
 pub(super) type PageResult<T> = JsonResult<Page<T>>;
+/// A response with a status of its own.
+pub(super) type StatusResult<T> = Result<(StatusCode, Json<T>), Problem>;
 
 pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 

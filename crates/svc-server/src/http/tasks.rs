@@ -20,8 +20,8 @@ use super::{
     api::{Api, Operation},
     events::{last_event_id, sse_response},
     request::{
-        ItemRequest, Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query, parse,
-        parse_object, text_of,
+        ItemRequest, Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query,
+        StatusResult, parse, parse_object, text_of,
     },
 };
 use crate::web;
@@ -49,11 +49,7 @@ pub(super) fn routes(api: Api) -> Api {
         .get("/v1/biam/subscribe", on_watch, watch)
 }
 
-async fn create(
-    app: App,
-    caller: Caller,
-    Json(input): Json<NewTask>,
-) -> Result<(StatusCode, Json<Task>), Problem> {
+async fn create(app: App, caller: Caller, Json(input): Json<NewTask>) -> StatusResult<Task> {
     let created = app.services.tasks.create_task(&caller, input).await?;
     let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(created.task)))
@@ -110,7 +106,7 @@ async fn append(item: ItemRequest, JsonBytes(body): JsonBytes) -> JsonResult<App
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
 }
 
-async fn cancel(item: ItemRequest) -> Result<(StatusCode, Json<Task>), Problem> {
+async fn cancel(item: ItemRequest) -> StatusResult<Task> {
     let cancelled = item.app.services.tasks.cancel_task(&item.caller, &item.id).await?;
     let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(cancelled.task)))
