@@ -277,7 +277,7 @@ impl Edge {
         let edge = &*self.0;
         let layers = ServiceBuilder::new()
             .map_request(keep_plain_ids)
-            .layer(SetRequestIdLayer::x_request_id(RequestIds(self)))
+            .layer(SetRequestIdLayer::x_request_id(edge))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(PropagateHeaderLayer::new(TRACE_PARENT.clone()))
             .layer(
@@ -428,14 +428,10 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(limits::PREFLIGHT_AGE)
 }
 
-#[derive(Clone, Copy)]
-struct RequestIds<'a>(&'a Edge);
-
-impl MakeRequestId for RequestIds<'_> {
+impl MakeRequestId for &SharedEdge {
     fn make_request_id<B>(&mut self, _: &Request<B>) -> Option<RequestId> {
-        let edge = &self.0.0;
-        let number = edge.requests.fetch_add(1, Relaxed);
-        HeaderValue::from_str(&format!("{}-{number:x}", edge.boot)).ok().map(RequestId::new)
+        let number = self.requests.fetch_add(1, Relaxed);
+        HeaderValue::from_str(&format!("{}-{number:x}", self.boot)).ok().map(RequestId::new)
     }
 }
 

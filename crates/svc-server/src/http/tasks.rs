@@ -143,11 +143,10 @@ async fn watch(
 }
 
 #[derive(Deserialize)]
-struct RawEvent<'a> {
+struct RawEvent<'a, D> {
     #[serde(borrow)]
     kind: Cow<'a, str>,
-    #[serde(borrow)]
-    data: &'a RawValue,
+    data: D,
     id: Option<String>,
 }
 
@@ -174,24 +173,18 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
 }
 
 /// Nearly all events are frames, so a body is first parsed as frames only, in one pass.
-#[derive(Deserialize)]
-struct FrameEvent<'a> {
-    #[serde(borrow)]
-    kind: Cow<'a, str>,
-    data: Object<RawFrame>,
-    id: Option<String>,
-}
+type FrameEvent<'a> = Object<RawEvent<'a, Object<RawFrame>>>;
 
 /// Parses a body of frames only; `None` if it has anything else or any fault.
 fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
-    let frames: Vec<Object<FrameEvent<'_>>> = if text.trim_ascii_start().starts_with('[') {
+    let frames: Vec<FrameEvent<'_>> = if text.trim_ascii_start().starts_with('[') {
         serde_json::from_str(text).ok()?
     } else {
         vec![serde_json::from_str(text).ok()?]
     };
     let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
         && frames.iter().all(|Object(frame)| frame.kind == "frame");
-    let event = |Object(FrameEvent { data: Object(data), id, .. })| {
+    let event = |Object(RawEvent { data: Object(data), id, .. }): FrameEvent<'_>| {
         let RawFrame { line, kind, ts } = data;
         TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
     };
@@ -216,7 +209,7 @@ fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_>) -> Result<TaskEvent, Problem> {
+fn parse_event(raw: RawEvent<'_, &RawValue>) -> Result<TaskEvent, Problem> {
     let body = match &*raw.kind {
         "frame" => {
             let RawFrame { line, kind, ts } = parse_data(raw.data)?;
