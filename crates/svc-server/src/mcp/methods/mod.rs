@@ -41,19 +41,6 @@ const PRIVATE_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: Ca
 /// A list that may change with every event, and the contents of a resource.
 const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
 
-#[derive(Serialize)]
-struct PromptMessages<'a> {
-    description: &'a str,
-    messages: Vec<Value>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Completion {
-    values: Vec<String>,
-    has_more: bool,
-}
-
 #[derive(Clone, Copy)]
 pub(crate) struct MethodCall<'a> {
     pub(crate) server: &'a McpServer,
@@ -297,13 +284,13 @@ impl MethodCall<'_> {
             WorkEnd::Outcome(Err(failure)) => return Err(rpc_error_of(failure)),
             WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
         };
-        let members = PromptMessages { description: prompt.description, messages };
+        let members = json!({ "description": prompt.description, "messages": messages });
         let result = EraResult::complete(context.origin.era(), members, None);
         Ok(result_message(&request.id, &result))
     }
 
     /// Values for an argument of a prompt, or for a variable of a resource template.
-    async fn complete(self) -> Result<OneMember<Completion>, RpcError> {
+    async fn complete(self) -> Result<Value, RpcError> {
         let object = |name: &str| {
             let value = self.request.params.get(name).and_then(Value::as_object);
             value.ok_or_else(|| {
@@ -326,7 +313,7 @@ impl MethodCall<'_> {
         let most = limits::MCP_COMPLETIONS as usize;
         let has_more = values.len() > most;
         values.truncate(most);
-        Ok(OneMember::from([("completion", Completion { values, has_more })]))
+        Ok(json!({ "completion": { "values": values, "hasMore": has_more } }))
     }
 
     async fn complete_prompt(
