@@ -380,14 +380,6 @@ pub(super) async fn say(server: &McpServer, caller: &Caller, mode: &CallMode, me
     }
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct InputRequired {
-    input_requests: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_state: Option<String>,
-}
-
 /// The capability that the client has not declared and that one of the questions needs.
 pub(super) fn missing_capability(
     capabilities: &Map<String, Value>,
@@ -514,13 +506,14 @@ impl Round {
         caller: &Caller,
         record: &CallRecord,
         kept: Option<Value>,
-    ) -> EraResult<InputRequired> {
-        let has_state = kept.is_some() || !self.answers.is_empty();
-        let request_state = has_state.then(|| {
+    ) -> EraResult<Value> {
+        let mut members = json!({ "inputRequests": self.input_requests() });
+        if kept.is_some() || !self.answers.is_empty() {
             let state = RequestState { answers: self.answers.clone(), kept };
-            server.state_signer.sign(state, binding(caller, record), server.services.now())
-        });
-        let members = InputRequired { input_requests: self.input_requests(), request_state };
+            let now = server.services.now();
+            let signed = server.state_signer.sign(state, binding(caller, record), now);
+            members["requestState"] = signed.into();
+        }
         EraResult::stateless(ResultType::InputRequired, members, None)
     }
 }
