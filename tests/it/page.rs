@@ -2,6 +2,7 @@
 //! a cookie.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home, eventually, svc};
+use crate::daemon::{Daemon, Home, Running, eventually, svc};
 use crate::expect::{peer, problem, put_records, text};
 use crate::wire::{Conn, Reply, Request};
 
@@ -494,4 +495,31 @@ fn calibration_counts_verdicts_by_probability_and_by_week() {
         d.session("stranger").get("/v1/ghap/calibration").ok(200),
         json!({ "bins": [], "weeks": [] })
     );
+}
+
+/// An agent that was removed elsewhere leaves the page's list, whatever is being read meanwhile.
+#[test]
+fn removed_agent_leaves_the_list_of_an_open_page() {
+    if Command::new("node").arg("--version").output().is_err() {
+        eprintln!("not run: node is not there");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let assets =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/svc-server/src/http/page/assets");
+    fs::create_dir(folder.path().join("vendor")).expect("a folder");
+    let vendor = ["vendor/htm.js", "vendor/hooks.js", "vendor/preact.js"];
+    for name in ["api.js", "lib.js", "store.js", "time.js"].into_iter().chain(vendor) {
+        fs::copy(assets.join(name), folder.path().join(name)).expect("a file of the page");
+    }
+    for (name, text) in [
+        ("package.json", r#"{ "type": "module" }"#),
+        ("page_store.mjs", include_str!("page_store.mjs")),
+    ] {
+        fs::write(folder.path().join(name), text).expect("a file");
+    }
+    let mut node = Command::new("node");
+    node.arg("page_store.mjs").current_dir(folder.path()).stdin(Stdio::null());
+    let ran = Running::spawn(node).wait(Duration::from_secs(30));
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "fine"), "{ran:?}");
 }

@@ -6,6 +6,7 @@
 //! knows the token.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,136 +44,140 @@ const MAX_PROOF: usize = 64 * 1024;
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Returns the connection, and the daemon's process, which the kernel reports only on the socket.
-async fn connect(target: &DaemonTarget) -> Result<(Sender, Option<i32>), ClientError> {
-    match &target.endpoint {
-        Endpoint::Socket(path) => {
-            let stream = in_time(target, local_socket::connect(path)).await?;
-            let stream = stream.map_err(|error| refused(target, error))?;
-            let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-            Ok((open(target, stream).await?, pid))
-        }
-        Endpoint::Tcp(url) => {
-            let stream = match in_time(target, TcpStream::connect(url.socket())).await? {
-                Ok(stream) => stream,
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    return Err(ClientError::NotRunning { url: target.endpoint.to_string() });
-                }
-                Err(error) => return Err(broken(target, &error)),
-            };
-            // With Nagle's algorithm each small message would take 40 ms longer.
-            stream.set_nodelay(true).map_err(|error| broken(target, &error))?;
-            let address = stream.peer_addr().map_err(|error| broken(target, &error))?;
-            let mut sender = open(target, stream).await?;
-            if let Some(token) = &target.token {
-                in_time(target, prove(target, url, address, token, &mut sender)).await??;
+impl DaemonTarget {
+    /// Returns the connection, and the daemon's process, which the kernel reports only on the
+    /// socket.
+    async fn connect(&self) -> Result<(Sender, Option<i32>), ClientError> {
+        match &self.endpoint {
+            Endpoint::Socket(path) => {
+                let stream = self.in_time(CONNECT, local_socket::connect(path)).await?;
+                let stream = stream.map_err(|error| self.refused(error))?;
+                let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                Ok((self.open(stream).await?, pid))
             }
-            Ok((sender, None))
+            Endpoint::Tcp(url) => {
+                let stream = match self.in_time(CONNECT, TcpStream::connect(url.socket())).await? {
+                    Ok(stream) => stream,
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                        return Err(ClientError::NotRunning { url: self.url() });
+                    }
+                    Err(error) => return Err(self.broken(&error, false)),
+                };
+                // With Nagle's algorithm each small message would take 40 ms longer.
+                stream.set_nodelay(true).map_err(|error| self.broken(&error, false))?;
+                let address = stream.peer_addr().map_err(|error| self.broken(&error, false))?;
+                let mut sender = self.open(stream).await?;
+                if let Some(token) = &self.token {
+                    self.in_time(CONNECT, self.prove(url, address, token, &mut sender)).await??;
+                }
+                Ok((sender, None))
+            }
         }
     }
-}
 
-async fn open(
-    target: &DaemonTarget,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<Sender, ClientError> {
-    let (sender, connection) =
-        handshake(TokioIo::new(stream)).await.map_err(|error| broken(target, &error))?;
-    // The task ends when the sender is dropped or the peer closes the connection.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(sender)
-}
+    async fn open(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Sender, ClientError> {
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error, false))?;
+        // The task ends when the sender is dropped or the peer closes the connection.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(sender)
+    }
 
-/// Requires a proof that the peer knows the token. The question reveals nothing about the token.
-async fn prove(
-    target: &DaemonTarget,
-    url: &Url,
-    address: SocketAddr,
-    token: &Token,
-    sender: &mut Sender,
-) -> Result<(), ClientError> {
-    let unproven = |problem: String, is_unknown_token| ClientError::Unproven {
-        url: url.to_string(),
-        problem,
-        is_unknown_token,
-    };
-    let (hash, nonce) = (token_hash(token.expose()), new_secret());
-    // The name of this machine may have several addresses; the proof is for the connected one.
-    let authority =
-        if url.is_address_or_localhost() { address.to_string() } else { url.authority() };
-    let question = ProofQuestion { nonce: &nonce, authority: &authority };
-    let body = json!({ "token": TokenFingerprint::from_hash(&hash).to_string(), "nonce": nonce });
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(url.path("/v1/daemon_proof"))
-        .header(HOST, &authority)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::new(body.to_string().into()))
-        .map_err(|error| unproven(error.to_string(), false))?;
-    let response = sender.send_request(request).await.map_err(|error| broken(target, &error))?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_PROOF).collect().await;
-    let body = body.map_err(|error| broken(target, error.as_ref()))?.to_bytes();
-    let source = &target.token_source;
-    match status {
-        StatusCode::OK => {}
-        StatusCode::NOT_FOUND => {
-            let problem = format!(
-                "it does not know {source}: it is the daemon of another data folder, or the token is no longer good"
-            );
-            return Err(unproven(problem, true));
+    /// Requires a proof that the peer knows the token. The question reveals nothing about it.
+    async fn prove(
+        &self,
+        url: &Url,
+        address: SocketAddr,
+        token: &Token,
+        sender: &mut Sender,
+    ) -> Result<(), ClientError> {
+        let unproven = |problem: String, is_unknown_token| ClientError::Unproven {
+            url: url.to_string(),
+            problem,
+            is_unknown_token,
+        };
+        let (hash, nonce) = (token_hash(token.expose()), new_secret());
+        // The name of this machine may have several addresses; the proof is for the connected one.
+        let authority =
+            if url.is_address_or_localhost() { address.to_string() } else { url.authority() };
+        let question = ProofQuestion { nonce: &nonce, authority: &authority };
+        let body =
+            json!({ "token": TokenFingerprint::from_hash(&hash).to_string(), "nonce": nonce });
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(url.path("/v1/daemon_proof"))
+            .header(HOST, &authority)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body.to_string().into()))
+            .map_err(|error| unproven(error.to_string(), false))?;
+        let response =
+            sender.send_request(request).await.map_err(|error| self.broken(&error, false))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_PROOF).collect().await;
+        let body = body.map_err(|error| self.broken(&error, false))?.to_bytes();
+        let source = &self.token_source;
+        match status {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND => {
+                let problem = format!(
+                    "it does not know {source}: it is the daemon of another data folder, or the token is no longer good"
+                );
+                return Err(unproven(problem, true));
+            }
+            StatusCode::FORBIDDEN => {
+                let problem = format!(
+                    "it was not reached at an address of its own: behind a proxy or a mapped port it needs --allowed-host {authority}"
+                );
+                return Err(unproven(problem, false));
+            }
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                let problem = ClientProblem::parse(status, None, &body, source.clone());
+                return Err(ClientError::Problem(Box::new(problem)));
+            }
+            _ => {
+                let problem = format!(
+                    "it gives no proof ({status}): it is no svc daemon, or one of an earlier version (`svc restart` there)"
+                );
+                return Err(unproven(problem, false));
+            }
         }
-        StatusCode::FORBIDDEN => {
-            let problem = format!(
-                "it was not reached at an address of its own: behind a proxy or a mapped port it needs --allowed-host {authority}"
-            );
-            return Err(unproven(problem, false));
+        let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if reply["proof"].as_str().is_some_and(|proof| question.accepts(&hash, proof)) {
+            return sender.ready().await.map_err(|error| self.broken(&error, false));
         }
-        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-            let problem = ClientProblem::parse(status, None, &body, source.clone());
-            return Err(ClientError::Problem(Box::new(problem)));
-        }
-        _ => {
-            let problem = format!(
-                "it gives no proof ({status}): it is no svc daemon, or one of an earlier version (`svc restart` there)"
-            );
-            return Err(unproven(problem, false));
+        let problem = "its proof is wrong: it is another program, or one that passes requests on under another Host";
+        Err(unproven(problem.to_owned(), false))
+    }
+
+    fn url(&self) -> String {
+        self.endpoint.to_string()
+    }
+
+    async fn in_time<F: Future>(&self, limit: Duration, work: F) -> Result<F::Output, ClientError> {
+        let late = |_| ClientError::Timeout { url: self.url(), seconds: limit.as_secs() };
+        timeout(limit, work).await.map_err(late)
+    }
+
+    fn refused(&self, error: ConnectError) -> ClientError {
+        match error {
+            ConnectError::Absent(_) => ClientError::NotRunning { url: self.url() },
+            ConnectError::Foreign { .. } | ConnectError::OtherProcess { .. } => {
+                ClientError::Foreign(error.to_string())
+            }
+            ConnectError::Io { source, .. } => self.broken(&source, false),
         }
     }
-    let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
-    if reply["proof"].as_str().is_some_and(|proof| question.accepts(&hash, proof)) {
-        return sender.ready().await.map_err(|error| broken(target, &error));
+
+    fn broken(&self, problem: &dyn Display, sent: bool) -> ClientError {
+        ClientError::Connection { url: self.url(), problem: problem.to_string(), sent }
     }
-    let problem = "its proof is wrong: it is another program, or one that passes requests on under another Host";
-    Err(unproven(problem.to_owned(), false))
-}
 
-async fn in_time<T>(
-    target: &DaemonTarget,
-    work: impl Future<Output = T>,
-) -> Result<T, ClientError> {
-    timeout(CONNECT, work).await.map_err(|_| ClientError::Timeout {
-        url: target.endpoint.to_string(),
-        seconds: CONNECT.as_secs(),
-    })
-}
-
-fn refused(target: &DaemonTarget, error: ConnectError) -> ClientError {
-    let url = target.endpoint.to_string();
-    match error {
-        ConnectError::Absent(_) => ClientError::NotRunning { url },
-        ConnectError::Foreign { .. } | ConnectError::OtherProcess { .. } => {
-            ClientError::Foreign(error.to_string())
-        }
-        ConnectError::Io { source, .. } => {
-            ClientError::Connection { url, problem: source.to_string(), sent: false }
-        }
+    fn unexpected(&self, problem: &dyn Display) -> ClientError {
+        ClientError::Unexpected { url: self.url(), problem: problem.to_string() }
     }
-}
-
-fn broken(target: &DaemonTarget, error: &(dyn std::error::Error + '_)) -> ClientError {
-    let url = target.endpoint.to_string();
-    ClientError::Connection { url, problem: error.to_string(), sent: false }
 }
 
 /// Time limit for the head of a response, and again for its body.
@@ -226,7 +231,7 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        let body = serde_json::to_vec(body).map_err(|error| self.unexpected(error.to_string()))?;
+        let body = serde_json::to_vec(body).map_err(|error| self.target.unexpected(&error))?;
         self.request(Method::POST, path, Some(body.into())).await?.json()
     }
 
@@ -270,18 +275,19 @@ impl Client {
                 Some(sender) => (sender, true),
                 None => (self.connect().await?, false),
             };
-            match self.limit(sender.try_send_request(request)).await? {
+            match self.target.in_time(ANSWER, sender.try_send_request(request)).await? {
                 Ok(response) => {
                     *idle = Some(sender);
                     break response;
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if reused => request = unsent,
-                    unsent => return Err(self.broken(failed.error(), unsent.is_none())),
+                    unsent => return Err(self.target.broken(failed.error(), unsent.is_none())),
                 },
             }
         };
-        let reply = self.limit(self.streaming(response).collect()).await.flatten();
+        let reply = self.streaming(response).collect();
+        let reply = self.target.in_time(ANSWER, reply).await.flatten();
         if reply.is_err() {
             *idle = None;
         }
@@ -297,15 +303,15 @@ impl Client {
         let mut all = accept(sse::MEDIA_TYPE);
         for (name, value) in headers {
             let value =
-                HeaderValue::from_str(value).map_err(|error| self.unexpected(error.to_string()))?;
+                HeaderValue::from_str(value).map_err(|error| self.target.unexpected(&error))?;
             all.insert(*name, value);
         }
         let request = self.build(Method::GET, path, None, &all)?;
-        let stream = self.limit(self.send(request)).await??;
+        let stream = self.target.in_time(ANSWER, self.send(request)).await??;
         if stream.status.is_success() {
             return Ok(stream);
         }
-        let reply = self.limit(stream.collect()).await??;
+        let reply = self.target.in_time(ANSWER, stream.collect()).await??;
         Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
@@ -328,7 +334,7 @@ impl Client {
         let mut sender = self.connect().await?;
         let response = sender.try_send_request(request).await.map_err(|mut failed| {
             let unsent = failed.take_message().is_some();
-            self.broken(failed.error(), !unsent)
+            self.target.broken(failed.error(), !unsent)
         })?;
         Ok(self.streaming(response))
     }
@@ -355,7 +361,7 @@ impl Client {
         }
         if let Some(token) = &self.target.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-                .map_err(|error| self.unexpected(error.to_string()))?;
+                .map_err(|error| self.target.unexpected(&error))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -367,11 +373,11 @@ impl Client {
         }
         request
             .body(Full::new(body.unwrap_or_default()))
-            .map_err(|error| self.unexpected(error.to_string()))
+            .map_err(|error| self.target.unexpected(&error))
     }
 
     async fn connect(&self) -> Result<Sender, ClientError> {
-        let (sender, pid) = connect(&self.target).await?;
+        let (sender, pid) = self.target.connect().await?;
         if let Some(pid) = pid {
             self.pid.store(pid, Relaxed);
         }
@@ -382,32 +388,11 @@ impl Client {
     pub fn pid(&self) -> Option<i32> {
         Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
     }
-
-    async fn limit<F: Future>(&self, work: F) -> Result<F::Output, ClientError> {
-        timeout(ANSWER, work)
-            .await
-            .map_err(|_| ClientError::Timeout { url: self.url(), seconds: ANSWER.as_secs() })
-    }
-
-    fn url(&self) -> String {
-        self.target.endpoint.to_string()
-    }
-
-    fn unexpected(&self, problem: String) -> ClientError {
-        ClientError::Unexpected { url: self.url(), problem }
-    }
-
-    fn broken(&self, error: &hyper::Error, sent: bool) -> ClientError {
-        ClientError::Connection { url: self.url(), problem: error.to_string(), sent }
-    }
 }
 
 impl HttpReply {
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
-            url: self.target.endpoint.to_string(),
-            problem: error.to_string(),
-        })
+        serde_json::from_slice(&self.body).map_err(|error| self.target.unexpected(&error))
     }
 
     pub fn problem(&self) -> ClientProblem {
@@ -424,7 +409,7 @@ impl StreamingReply {
     /// The next bytes, or `None` at the end of the body.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
-            let frame = frame.map_err(|error| self.broken(error.to_string()))?;
+            let frame = frame.map_err(|error| self.target.broken(&error, true))?;
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
             }
@@ -432,21 +417,26 @@ impl StreamingReply {
         Ok(None)
     }
 
+    /// The next bytes, unless there are none for this long.
+    pub(super) async fn chunk_within(
+        &mut self,
+        silence: Duration,
+    ) -> Result<Option<Bytes>, ClientError> {
+        let target = Arc::clone(&self.target);
+        target.in_time(silence, self.chunk()).await.flatten()
+    }
+
     pub async fn collect(mut self) -> Result<HttpReply, ClientError> {
         let mut body = BytesMut::new();
         while let Some(data) = self.chunk().await? {
             if body.len() + data.len() > MAX_ANSWER {
                 let problem = format!("the answer is larger than {MAX_ANSWER} bytes");
-                return Err(self.broken(problem));
+                return Err(self.target.broken(&problem, true));
             }
             body.extend_from_slice(&data);
         }
         let Self { status, headers, target, .. } = self;
         Ok(HttpReply { status, headers, body: body.freeze(), target })
-    }
-
-    fn broken(&self, problem: String) -> ClientError {
-        ClientError::Connection { url: self.url(), problem, sent: true }
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
@@ -458,7 +448,7 @@ impl StreamingReply {
     }
 
     pub fn url(&self) -> String {
-        self.target.endpoint.to_string()
+        self.target.url()
     }
 }
 
@@ -509,10 +499,7 @@ impl McpReply {
                     }
                     return Ok(Some(one_line(event.data)));
                 }
-                let chunk = timeout(SILENCE, stream.chunk()).await.map_err(|_| {
-                    ClientError::Timeout { url: stream.url(), seconds: SILENCE.as_secs() }
-                })?;
-                let Some(bytes) = chunk? else {
+                let Some(bytes) = stream.chunk_within(SILENCE).await? else {
                     return Ok(None);
                 };
                 let mut events = Vec::new();

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use svc_wire::sse::SseError;
 
 #[derive(Debug, thiserror::Error)]
@@ -92,14 +93,19 @@ impl ClientError {
 
 /// An error response: an RFC 9457 document, or the first line of another body.
 /// `Display` has the detail and the remedy, if there is one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct ClientProblem {
+    #[serde(skip)]
     pub status: StatusCode,
     /// The document's `type`, if it has one.
+    #[serde(rename = "type")]
     pub kind: Option<String>,
     pub title: Option<String>,
-    /// Error code, such as `not_found`.
+    /// Error code, such as `not_found`; empty if the document has none.
+    #[serde(deserialize_with = "text_or_empty")]
     pub code: String,
+    #[serde(deserialize_with = "text_or_empty")]
     pub detail: String,
     /// The cause in a word, where `code` does not say it.
     pub reason: Option<String>,
@@ -108,24 +114,18 @@ pub struct ClientProblem {
     /// The field that caused the error.
     pub field: Option<String>,
     pub request_id: Option<String>,
+    /// The detail of earlier daemons.
+    error: Option<Value>,
+    #[serde(skip)]
     pub retry_after: Option<Duration>,
     /// Source of the token that was sent; the remedy of a 401 depends on it.
+    #[serde(skip)]
     pub token: TokenSource,
 }
 
-/// The body in RFC 9457, or with the field `error` of earlier daemons.
-#[derive(Default, Deserialize)]
-struct ProblemDocument {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    code: Option<String>,
-    detail: Option<String>,
-    title: Option<String>,
-    reason: Option<String>,
-    retryable: Option<bool>,
-    error: Option<serde_json::Value>,
-    field: Option<String>,
-    request_id: Option<String>,
+/// A member that may be `null`.
+fn text_or_empty<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
+    Option::deserialize(source).map(Option::unwrap_or_default)
 }
 
 impl ClientProblem {
@@ -141,39 +141,17 @@ impl ClientProblem {
         body: &[u8],
         token: TokenSource,
     ) -> Self {
-        let document = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let mut problem: Self = serde_json::from_slice(body).unwrap_or_else(|_| {
             let text = String::from_utf8_lossy(body);
-            let first: String =
-                text.lines().next().unwrap_or_default().trim().chars().take(300).collect();
-            let detail = Some(first).filter(|first| !first.is_empty());
-            ProblemDocument { detail, ..ProblemDocument::default() }
+            let first = text.lines().next().unwrap_or_default().trim();
+            Self { detail: first.chars().take(300).collect(), ..Self::default() }
         });
-        let ProblemDocument {
-            kind,
-            code,
-            detail,
-            title,
-            reason,
-            retryable,
-            error,
-            field,
-            request_id,
-        } = document;
-        let error = error.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
-        let fallback = || status.canonical_reason().unwrap_or("error").to_owned();
-        Self {
-            status,
-            kind,
-            code: code.unwrap_or_default(),
-            detail: detail.or(error).or_else(|| title.clone()).unwrap_or_else(fallback),
-            title,
-            reason,
-            retryable,
-            field,
-            request_id,
-            retry_after,
-            token,
+        if problem.detail.is_empty() {
+            let error = problem.error.as_ref().and_then(Value::as_str);
+            let title = error.or(problem.title.as_deref()).or(status.canonical_reason());
+            problem.detail = title.unwrap_or("error").to_owned();
         }
+        Self { status, retry_after, token, ..problem }
     }
 
     fn is_transient(&self) -> bool {
@@ -240,13 +218,14 @@ impl fmt::Display for ClientProblem {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum TokenSource {
     Env,
     File(PathBuf),
     /// The token file does not exist.
     Missing(PathBuf),
     /// The request carries no token.
+    #[default]
     Withheld,
     /// The client's process identifies itself by the socket, or has a token of its own.
     Process,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use svc_model::{GapReason, new_secret};
 use svc_sys::backoff::Backoff;
 use svc_wire::sse::{SseEvent, SseParser};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connection::{Client, StreamingReply};
 use super::discover::Discovery;
@@ -197,11 +197,7 @@ impl Follower {
 
     async fn read(&mut self) -> Result<(), ClientError> {
         let Some((stream, parser)) = &mut self.open else { return Ok(()) };
-        let chunk = match timeout(SILENCE, stream.chunk()).await {
-            Ok(chunk) => chunk,
-            Err(_) => Err(ClientError::Timeout { url: stream.url(), seconds: SILENCE.as_secs() }),
-        };
-        match chunk {
+        match stream.chunk_within(SILENCE).await {
             Ok(Some(bytes)) => {
                 let mut events = Vec::new();
                 let fed = parser.feed(&bytes, &mut events);

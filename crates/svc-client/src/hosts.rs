@@ -2,7 +2,7 @@
 //! `svc agent host`, the spool of a dead host, and the end of the processes that such a host left.
 //!
 //! Each request has its own connection, so no request waits for another, and a host that does not
-//! respond delays only its own requests. [`HostInput`], which sends one message after the other,
+//! respond delays only its own requests. A [`KeptHost`], which is sent one request after the other,
 //! keeps its connection.
 
 use std::fs::{self, File};
@@ -122,12 +122,9 @@ impl HostClient {
         Ok(list.agents)
     }
 
-    pub fn input(self) -> HostInput {
-        HostInput(KeptConnection { socket: self.socket, connection: None })
-    }
-
-    pub fn probe(self) -> HostProbe {
-        HostProbe(KeptConnection { socket: self.socket, connection: None })
+    /// For requests of one caller, one after the other, on a kept connection.
+    pub fn keep(self) -> KeptHost {
+        KeptHost { socket: self.socket, connection: None }
     }
 
     pub async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
@@ -207,37 +204,27 @@ async fn status_at(socket: &Path) -> Result<HostStatus, HostError> {
     Ok(status)
 }
 
-/// Sends input to one agent on a kept connection.
+/// A host on a kept connection.
 #[derive(Debug)]
-pub struct HostInput(KeptConnection);
-
-impl HostInput {
-    /// The input needs an idempotency key. If the kept connection breaks, the input is sent again
-    /// on a new one, although the host may have received it.
-    pub async fn send(&mut self, input: &SendInput) -> Result<SendAnswer, HostError> {
-        let reply = self.0.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
-        Ok(reply.decode()?)
-    }
-}
-
-/// Asks one host whether it responds, on a kept connection.
-#[derive(Debug)]
-pub struct HostProbe(KeptConnection);
-
-impl HostProbe {
-    pub async fn ping(&mut self) -> Result<(), HostError> {
-        self.0.exchange(HostRequestKind::Ping, None::<&()>, ANSWER_WITHIN).await.map(drop)
-    }
-}
-
-#[derive(Debug)]
-struct KeptConnection {
+pub struct KeptHost {
     socket: PathBuf,
     /// `None` before the first request and after a failure.
     connection: Option<HostConnection>,
 }
 
-impl KeptConnection {
+impl KeptHost {
+    /// The input needs an idempotency key. If the kept connection breaks, the input is sent again
+    /// on a new one, although the host may have received it.
+    pub async fn send(&mut self, input: &SendInput) -> Result<SendAnswer, HostError> {
+        let reply = self.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
+        Ok(reply.decode()?)
+    }
+
+    /// Asks whether the host responds.
+    pub async fn ping(&mut self) -> Result<(), HostError> {
+        self.exchange(HostRequestKind::Ping, None::<&()>, ANSWER_WITHIN).await.map(drop)
+    }
+
     /// Sends a request; retries once on a new connection if the kept one broke.
     async fn exchange<P: Serialize>(
         &mut self,
@@ -562,7 +549,7 @@ mod tests {
         let path = folder.path().join("host.sock");
         let (listener, _file) = local_socket::listen(&path).unwrap();
         let host = tokio::spawn(host_of(listener, &[2, 1]));
-        let mut input = HostClient::new(AgentId::from("ag_1".to_owned()), path).input();
+        let mut input = HostClient::new(AgentId::from("ag_1".to_owned()), path).keep();
         for key in ["first", "second", "third"] {
             let mut send = SendInput::new("a question");
             send.idempotency_key = Some(key.to_owned());

@@ -1,6 +1,6 @@
-//! What the HTTP adapters share: bounded bodies, `Accept`, the names of routes, the keep-alive
-//! timer of idle streams, and errors on the wire: RFC 9457 problem details with a stable code. The
-//! HTTP statuses of all REST errors are in this file.
+//! What the HTTP adapters share: bounded bodies, `Accept`, the names of routes, and errors on the
+//! wire: RFC 9457 problem details with a stable code. The HTTP statuses of all REST errors are in
+//! this file.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -11,36 +11,32 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use svc_core::service;
 use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
-use tokio::{
-    sync::{Semaphore, oneshot, watch},
-    time::{Instant, MissedTickBehavior},
-};
-use tokio_util::sync::ReusableBoxFuture;
+use svc_sys::telemetry;
+use tokio::sync::{Semaphore, oneshot};
 use tower::util::MapResponseLayer;
+
+pub use crate::stream_body::KeepAlive;
 
 /// Marks a request whose `X-Request-Id` its client has given.
 #[derive(Debug, Clone, Copy)]
 pub struct GivenRequestId;
 
-/// Marks a response to a POST whose stream has no end of its own: it ends with its caller's token.
-#[derive(Debug, Clone, Copy)]
-pub struct Endless;
-
-/// Marks a stream in response to a request that cannot end its own session: it ends with its
-/// caller's token.
-#[derive(Debug, Clone, Copy)]
-pub struct EndsWithToken;
-
-/// The last part of a stream that its caller's token ends: it tells the client why, in the form of
-/// the stream.
+/// Marks a stream that ends with its caller's token, although it does not answer a GET.
 #[derive(Debug, Clone)]
-pub struct FinalPart(pub Bytes);
+pub enum EndsWithToken {
+    /// It has no end of its own.
+    Endless,
+    /// It ends with the answer to a request that cannot end its own session. If the token ends
+    /// before, this part tells the client why, in the form of the stream.
+    Answer(Option<Bytes>),
+}
 
 /// The pattern of the route that responded, for metrics: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]
@@ -133,92 +129,6 @@ fn weight_of(parameter: &str) -> Option<f32> {
     weight.parse().ok().filter(|weight| (0.0..=1.0).contains(weight))
 }
 
-/// The keep-alive timer of all idle streams. It stops when the last clone and the last stream's
-/// timer are dropped.
-///
-/// Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
-/// serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed
-/// silence, and at a tick each stream that has been silent for that half sends its comment: the
-/// first after a half to a whole of the allowed silence, and later ones once in each whole.
-#[derive(Debug, Clone)]
-pub struct KeepAlive {
-    ticks: watch::Receiver<Instant>,
-    half: Duration,
-}
-
-/// The timer for one stream.
-#[derive(Debug)]
-pub struct KeepAliveTimer {
-    /// Waits for the next tick. Kept between two waits, so that a busy stream does not register
-    /// with the timer at each of its chunks.
-    tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
-    half: Duration,
-    /// When the stream last sent something.
-    last: Instant,
-}
-
-impl KeepAlive {
-    /// A timer for streams that may be silent for `silence`.
-    ///
-    /// # Panics
-    /// Outside a runtime.
-    pub fn new(silence: Duration) -> Self {
-        let half = (silence / 2).max(Duration::from_millis(1));
-        let (sender, ticks) = watch::channel(Instant::now());
-        tokio::spawn(async move {
-            let mut interval = tokio::time::interval(half);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                tokio::select! {
-                    tick = interval.tick() => drop(sender.send_replace(tick)),
-                    () = sender.closed() => return,
-                }
-            }
-        });
-        Self { ticks, half }
-    }
-
-    /// The timer for one stream, which has just sent something.
-    pub fn timer(&self) -> KeepAliveTimer {
-        let mut ticks = self.ticks.clone();
-        ticks.mark_unchanged();
-        KeepAliveTimer {
-            tick: ReusableBoxFuture::new(next_tick(ticks)),
-            half: self.half,
-            last: Instant::now(),
-        }
-    }
-}
-
-async fn next_tick(
-    mut ticks: watch::Receiver<Instant>,
-) -> (Option<Instant>, watch::Receiver<Instant>) {
-    let tick = ticks.changed().await.is_ok().then(|| *ticks.borrow_and_update());
-    (tick, ticks)
-}
-
-impl KeepAliveTimer {
-    /// Restarts the timer: the stream has sent something.
-    pub fn restart(&mut self) {
-        self.last = Instant::now();
-    }
-
-    /// Waits until a comment is due. Cancel safe.
-    pub async fn due(&mut self) {
-        loop {
-            let (tick, ticks) = self.tick.get_pin().await;
-            self.tick.set(next_tick(ticks));
-            let Some(tick) = tick else {
-                // The runtime shuts down.
-                return std::future::pending().await;
-            };
-            if tick.saturating_duration_since(self.last) >= self.half {
-                return;
-            }
-        }
-    }
-}
-
 /// How much of a body that is too large is still read, as a multiple of the limit: a client that is
 /// busy sending would not see the response.
 const DRAINED: usize = 4;
@@ -309,10 +219,7 @@ async fn run_in_turn(parse: Box<dyn FnOnce() + Send>) {
 }
 
 /// Reads a body up to `limit` bytes. Fails if nothing arrives for `stall`.
-pub(crate) async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
-where
-    B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
-{
+pub(crate) async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
     let announced = body.size_hint().lower();
     let too_large = || {
         let why = format!("the body has more than {limit} bytes; nothing of it was stored");
@@ -520,6 +427,11 @@ impl Problem {
         self
     }
 
+    /// Whether the caller is refused, and not the state of the daemon or of the request.
+    pub(crate) fn is_refused_caller(&self) -> bool {
+        matches!(self.code, Code::Unauthorized | Code::Forbidden)
+    }
+
     fn detail(&self) -> Cow<'_, str> {
         match &self.field {
             Some(field) => format!("{field}: {}", self.reason).into(),
@@ -606,7 +518,7 @@ impl From<service::Error> for Problem {
         };
         // A missing agent or participant is the caller's error and is not logged.
         if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
-            tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
+            tracing::error!(error = telemetry::chain(&error), "a request failed");
         }
         let hint = match &error {
             Error::NotFound { kind: ResourceKind::ReportingPeer, .. }

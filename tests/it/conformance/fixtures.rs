@@ -11,8 +11,7 @@ use svc_core::tools::{
 };
 use svc_model::{Caller, StreamName};
 use svc_server::mcp::{
-    McpServer, PromptArgument, PromptTemplate, Resource, ResourcePage, ResourceProvider,
-    ResourceTemplate, RpcError,
+    McpServer, PromptArgument, PromptTemplate, ResourcePage, ResourceProvider, RpcError,
 };
 
 /// A PNG of one red dot.
@@ -516,14 +515,9 @@ pub(super) fn prompts() -> Vec<PromptTemplate> {
 #[derive(Debug)]
 pub(super) struct Resources;
 
-fn resource(name: &str, kind: &str) -> Resource {
-    Resource {
-        uri: format!("test://{name}"),
-        name: name.to_owned(),
-        title: None,
-        description: Some("A fixture of the conformance suite".to_owned()),
-        mime_type: Some(kind.to_owned()),
-    }
+fn resource(name: &str, kind: &str) -> Value {
+    let about = "A fixture of the conformance suite";
+    json!({ "uri": format!("test://{name}"), "name": name, "description": about, "mimeType": kind })
 }
 
 impl ResourceProvider for Resources {
@@ -542,14 +536,9 @@ impl ResourceProvider for Resources {
         Box::pin(std::future::ready(Ok((page, None))))
     }
 
-    fn templates(&self) -> Vec<ResourceTemplate> {
-        vec![ResourceTemplate {
-            uri_template: "test://template/{id}/data".to_owned(),
-            name: "template".to_owned(),
-            title: None,
-            description: None,
-            mime_type: Some("application/json".to_owned()),
-        }]
+    fn templates(&self) -> Vec<Value> {
+        let (uri, kind) = ("test://template/{id}/data", "application/json");
+        vec![json!({ "uriTemplate": uri, "name": "template", "mimeType": kind })]
     }
 
     fn read<'a>(

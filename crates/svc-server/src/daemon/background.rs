@@ -121,15 +121,24 @@ pub(super) fn start_sweeps(
     lifecycle.run("machines", sweep_machines(services.clone()));
     lifecycle.run("peers", sweep_peers(services.clone()));
     lifecycle.run("client records", read_client_records(services.clone()));
-    lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
     lifecycle.run("hand-overs", services.handovers.clone().run());
     lifecycle.run("agents", services.agents.clone().run());
     let registry = Arc::new(services.hooks.clone());
     lifecycle.run("app-servers", services.app_servers.clone().run(registry));
-    lifecycle.run("tasks", sweep_tasks(services.clone()));
-    lifecycle.run("processes", sweep_processes(services.clone()));
-    lifecycle.run("session secrets", sweep_session_secrets(services.clone()));
-    lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
+    let (tuning, often, seldom) = (services.tuning(), limits::PID_CHECK, limits::MCP_SWEEP);
+    let sweep = |name, pause, work: Sweep, fault| {
+        lifecycle.run(name, repeat(services.clone(), pause, work, fault));
+    };
+    let fault = "cannot end the deliveries to removed peers";
+    sweep("stranded inboxes", tuning.maintenance, |it| it.team.sweep_stranded_inboxes(), fault);
+    let pause = often.min(tuning.runner_grace);
+    sweep("tasks", pause, |it| it.tasks.sweep_tasks(), "cannot sweep the tasks");
+    let fault = "cannot sweep the processes of clients";
+    sweep("processes", often, |it| it.access.sweep_processes(), fault);
+    let fault = "cannot forget the secrets of old sessions";
+    sweep("session secrets", seldom, |it| it.team.sweep_session_secrets(), fault);
+    let fault = "cannot sweep the MCP sessions";
+    sweep("mcp sessions", seldom, |it| it.mcp.sweep_mcp_sessions(), fault);
     let home = config.paths.home.clone();
     lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
     lifecycle.run("maintenance", maintain(services.clone()));
@@ -191,44 +200,13 @@ async fn read_client_records(services: Services) {
     }
 }
 
-async fn sweep_stranded_inboxes(services: Services) {
-    loop {
-        report(
-            services.team.sweep_stranded_inboxes().await,
-            "cannot end the deliveries to removed peers",
-        );
-        sleep(services.tuning().maintenance).await;
-    }
-}
+type Sweep = fn(&Services) -> BoxFuture<'_, Result<(), Error>>;
 
-async fn sweep_tasks(services: Services) {
+/// Sweeps now, and again after each pause.
+async fn repeat(services: Services, pause: Duration, sweep: Sweep, fault: &'static str) {
     loop {
-        report(services.tasks.sweep_tasks().await, "cannot sweep the tasks");
-        sleep(limits::PID_CHECK.min(services.tuning().runner_grace)).await;
-    }
-}
-
-async fn sweep_processes(services: Services) {
-    loop {
-        report(services.access.sweep_processes().await, "cannot sweep the processes of clients");
-        sleep(limits::PID_CHECK).await;
-    }
-}
-
-async fn sweep_session_secrets(services: Services) {
-    loop {
-        report(
-            services.team.sweep_session_secrets().await,
-            "cannot forget the secrets of old sessions",
-        );
-        sleep(limits::MCP_SWEEP).await;
-    }
-}
-
-async fn sweep_mcp_sessions(services: Services) {
-    loop {
-        report(services.mcp.sweep_mcp_sessions().await, "cannot sweep the MCP sessions");
-        sleep(limits::MCP_SWEEP).await;
+        report(sweep(&services).await, fault);
+        sleep(pause).await;
     }
 }
 

@@ -2,10 +2,10 @@
 //! daemon; the mark that keeps it stopped; and the host name of the page.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use svc_client::DaemonFile;
+use svc_client::{DaemonFile, Url};
 use svc_model::{Timestamp, new_secret};
 use svc_store::DatabaseLock;
 use svc_sys::config::Paths;
@@ -75,7 +75,8 @@ pub(super) fn write(
     boot_id: &str,
     started_at: Timestamp,
 ) -> anyhow::Result<String> {
-    let url = addresses.first().map(|address| local_url(*address)).unwrap_or_default();
+    let url = addresses.first().map(|address| Url::from_listener(*address).to_string());
+    let url = url.unwrap_or_default();
     let file = DaemonFile {
         pid: std::process::id().try_into()?,
         url: url.clone(),
@@ -95,16 +96,6 @@ pub(super) fn remove(paths: &Paths, boot_id: &str) {
     let is_ours = DaemonFile::read(&paths.daemon_json).is_some_and(|file| file.boot_id == boot_id);
     if is_ours && let Err(error) = std::fs::remove_file(&paths.daemon_json) {
         tracing::warn!(error = telemetry::chain(&error), "cannot remove daemon.json");
-    }
-}
-
-/// The URL at which clients on this machine reach an address.
-fn local_url(address: SocketAddr) -> String {
-    let ip = address.ip();
-    match (ip.is_unspecified(), ip) {
-        (true, IpAddr::V4(_)) => format!("http://127.0.0.1:{}", address.port()),
-        (true, IpAddr::V6(_)) => format!("http://[::1]:{}", address.port()),
-        (false, _) => format!("http://{address}"),
     }
 }
 

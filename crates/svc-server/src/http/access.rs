@@ -15,7 +15,7 @@ use super::{
     App, Code, Problem,
     api::{Api, Operation},
     entry::{DAEMON_PROOF, OwnAuthority},
-    request::{Json, JsonResult, PageResult, Path, Query},
+    request::{ItemRequest, Json, JsonResult, PageResult, Query, StatusResult},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -49,11 +49,7 @@ pub(super) fn routes(api: Api) -> Api {
         .post(DAEMON_PROOF, on_proof, prove)
 }
 
-async fn mint(
-    app: App,
-    caller: Caller,
-    Json(input): Json<NewToken>,
-) -> Result<(StatusCode, Json<MintedToken>), Problem> {
+async fn mint(app: App, caller: Caller, Json(input): Json<NewToken>) -> StatusResult<MintedToken> {
     let folder = input.project.as_deref();
     let of_servers =
         app.sources.as_ref().map(|sources| sources.in_folder(folder).scopes()).unwrap_or_default();
@@ -66,7 +62,7 @@ async fn trade(
     app: App,
     process: Option<Extension<LocalProcess>>,
     Json(input): Json<NewProcessToken>,
-) -> Result<(StatusCode, Json<ProcessToken>), Problem> {
+) -> StatusResult<ProcessToken> {
     let Some(Extension(process)) = process else {
         let why = "process tokens are given on the Unix socket in the data folder alone: svc.sock";
         return Err(Problem::new(Code::Forbidden, why));
@@ -78,8 +74,8 @@ async fn tokens(app: App, caller: Caller, Query(page): Query<PageQuery>) -> Page
     Ok(Json(app.services.access.list_tokens(&caller, &page).await?))
 }
 
-async fn revoke(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<TokenInfo> {
-    Ok(Json(app.services.access.revoke_token(&caller, &id).await?))
+async fn revoke(item: ItemRequest) -> JsonResult<TokenInfo> {
+    Ok(Json(item.app.services.access.revoke_token(&item.caller, &item.id).await?))
 }
 
 #[derive(Serialize, JsonSchema)]

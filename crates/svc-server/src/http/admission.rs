@@ -33,7 +33,7 @@ use super::{
     Problem,
     entry::{self, Identified},
 };
-use crate::web;
+use crate::web::{EndsWithToken, RouteName};
 
 pub(super) struct Admission {
     services: Services,
@@ -58,10 +58,7 @@ impl Admission {
         let is_get = request.method == Method::GET;
         let (mut one, mut stream) = (None, None);
         if let Some(caller) = caller {
-            // A GET whose response may be a stream: as the handler decides, however it is written.
-            let accept = web::Accept::from_headers(&request.headers);
-            let is_feed = accept.prefers(sse::MEDIA_TYPE, "application/json");
-            if is_get && (is_feed || entry::may_stream(request.uri.path())) {
+            if is_get && entry::may_stream(request.uri.path(), &request.headers) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
                 // Without `Content-Length` the body counts as long as the route allows.
@@ -85,13 +82,14 @@ impl Admission {
 
     /// Wraps the response: its body holds the budget, and a stream ends with its credential.
     pub(super) async fn answer(mut self, mut response: Response) -> Response {
-        let final_part = response.extensions_mut().remove::<web::FinalPart>();
-        let final_part = final_part.map(|web::FinalPart(part)| part);
-        let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
         // The response to another call is completed even if the call ended its session.
-        let ends_with_token = response.extensions().get::<web::EndsWithToken>().is_some();
-        let ends_with_credential = ends_with_token || (is_stream && (self.is_get || is_endless));
+        let (is_endless, is_answer, final_part) = match response.extensions_mut().remove() {
+            None => (false, false, None),
+            Some(EndsWithToken::Endless) => (true, false, None),
+            Some(EndsWithToken::Answer(final_part)) => (false, true, final_part),
+        };
+        let ends_with_credential = is_answer || is_endless || (is_stream && self.is_get);
         let over = match &self.credential {
             Some(credential) if ends_with_credential => {
                 let access = &self.services.access;
@@ -99,7 +97,7 @@ impl Admission {
                     Some(over) => Some(over.boxed()),
                     // The database may be away, and the client could not resume this response. The
                     // token is checked again before the call is answered.
-                    None if !self.is_get && ends_with_token && !access.is_over(credential) => None,
+                    None if !self.is_get && is_answer && !access.is_over(credential) => None,
                     None => return response.map(|_| final_part.unwrap_or_default().into()),
                 }
             }
@@ -126,7 +124,7 @@ impl Admission {
             Err(problem) => {
                 let mut refusal = problem.into_response();
                 // The extension of the route stays, so that the refusal is counted for the route.
-                if let Some(route) = response.extensions().get::<web::RouteName>() {
+                if let Some(route) = response.extensions().get::<RouteName>() {
                     refusal.extensions_mut().insert(*route);
                 }
                 refusal
@@ -401,8 +399,7 @@ mod tests {
         };
         let mut response = Response::new(Body::from("data: 1\n\n"));
         sse::announce(response.headers_mut());
-        response.extensions_mut().insert(web::EndsWithToken);
-        response.extensions_mut().insert(web::FinalPart(WHY.into()));
+        response.extensions_mut().insert(EndsWithToken::Answer(Some(WHY.into())));
         admission.answer(response).await.into_body().collect().await.unwrap().to_bytes()
     }
 

@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use futures_util::stream;
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -22,14 +22,16 @@ use svc_model::{
 };
 use svc_store::RequestRow;
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query, json_lines},
+    request::{
+        ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, StatusResult,
+        json_lines,
+    },
 };
-use crate::web::KeepAliveTimer;
+use crate::stream_body::{StreamBody, StreamSource};
 
 pub(super) fn routes(api: Api) -> Api {
     let on_agents =
@@ -84,42 +86,29 @@ struct InstanceFilter {
     status: Option<InstanceStatus>,
 }
 
-async fn agents(
-    app: App,
-    _: Caller,
-    list: ListRequest<InstanceFilter>,
-) -> PageResult<InstanceView> {
+async fn agents(list: ListRequest<InstanceFilter>) -> PageResult<InstanceView> {
     let status = list.filter.status;
-    let mut agents = app.services.agents.instances(false).await?;
+    let mut agents = list.app.services.agents.instances(false).await?;
     agents.retain(|view| status.is_none_or(|status| view.status == status));
     Ok(Json(Page::part("agents", agents, &list.page)?))
 }
 
-async fn list(app: App, caller: Caller, list: ListRequest<AgentFilter>) -> PageResult<AgentView> {
-    Ok(Json(app.services.agents.agents(&caller, &list.filter, &list.page).await?))
+async fn list(list: ListRequest<AgentFilter>) -> PageResult<AgentView> {
+    Ok(Json(list.app.services.agents.agents(&list.caller, &list.filter, &list.page).await?))
 }
 
-async fn start(
-    app: App,
-    caller: Caller,
-    Json(input): Json<NewAgent>,
-) -> Result<(StatusCode, Json<AgentView>), Problem> {
+async fn start(app: App, caller: Caller, Json(input): Json<NewAgent>) -> StatusResult<AgentView> {
     let started = app.services.agents.start_agent(&caller, input).await?;
     let status = if started.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(started.agent)))
 }
 
-async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<AgentView> {
-    Ok(Json(app.services.agents.agent(&caller, &id).await?))
+async fn show(item: ItemRequest) -> JsonResult<AgentView> {
+    Ok(Json(item.app.services.agents.agent(&item.caller, &item.id).await?))
 }
 
-async fn send(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Json(input): Json<SendToAgent>,
-) -> JsonResult<SendAnswer> {
-    Ok(Json(app.services.agents.send_to_agent(&caller, &id, input).await?))
+async fn send(item: ItemRequest, Json(input): Json<SendToAgent>) -> JsonResult<SendAnswer> {
+    Ok(Json(item.app.services.agents.send_to_agent(&item.caller, &item.id, input).await?))
 }
 
 /// An answer to an agent.
@@ -134,15 +123,13 @@ struct AnswerAgentBody {
 }
 
 async fn answer(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
+    item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(body): Json<AnswerAgentBody>,
 ) -> Result<Response, Problem> {
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
-    answer_request(&app, &caller, Some(&id), &request_id, answer, sender).await
+    answer_request(&item.app, &item.caller, Some(&item.id), &request_id, answer, sender).await
 }
 
 /// An answer whose client has not shown yet that it has taken it.
@@ -171,44 +158,29 @@ async fn answer_request(
     })
 }
 
-async fn interrupt(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<AgentView> {
-    Ok(Json(app.services.agents.interrupt_agent(&caller, &id).await?))
+async fn interrupt(item: ItemRequest) -> JsonResult<AgentView> {
+    Ok(Json(item.app.services.agents.interrupt_agent(&item.caller, &item.id).await?))
 }
 
-async fn stop(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    MaybeJson(stop): MaybeJson<StopAgent>,
-) -> JsonResult<StopAnswer> {
+async fn stop(item: ItemRequest, MaybeJson(stop): MaybeJson<StopAgent>) -> JsonResult<StopAnswer> {
+    let ItemRequest { app, caller, id } = item;
     Ok(Json(app.services.agents.stop_agent(&caller, &id, &stop.unwrap_or_default()).await?))
 }
 
-async fn history(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Query(query): Query<HistoryQuery>,
-) -> JsonResult<HistoryPage> {
-    Ok(Json(app.services.agents.agent_history(&caller, &id, &query).await?))
+async fn history(item: ItemRequest, Query(query): Query<HistoryQuery>) -> JsonResult<HistoryPage> {
+    Ok(Json(item.app.services.agents.agent_history(&item.caller, &item.id, &query).await?))
 }
 
-async fn requests(
-    app: App,
-    caller: Caller,
-    list: ListRequest<RequestFilter>,
-) -> PageResult<RequestRow> {
-    Ok(Json(app.services.agents.requests(&caller, &list.filter, &list.page).await?))
+async fn requests(list: ListRequest<RequestFilter>) -> PageResult<RequestRow> {
+    Ok(Json(list.app.services.agents.requests(&list.caller, &list.filter, &list.page).await?))
 }
 
 async fn approve(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
+    item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(answer): Json<AnswerRequest>,
 ) -> Result<Response, Problem> {
-    answer_request(&app, &caller, None, &id, answer, sender).await
+    answer_request(&item.app, &item.caller, None, &item.id, answer, sender).await
 }
 
 /// Work for an agent.
@@ -293,16 +265,11 @@ async fn send_message(
         return Ok((StatusCode::ACCEPTED, body).into_response());
     }
     let follower = app.services.log.follow(StreamName::new("task", &task_id), 0).await?;
-    let feed = LineFeed {
-        follower,
-        timer: app.keep_alive.timer(),
-        stop: app.stop.clone(),
-        guard: opts.cancel_on_disconnect.then(|| CancelGuard { app, caller, task: Some(task_id) }),
-    };
-    let mut response = json_lines(stream::unfold(feed, |mut feed| async move {
-        let lines = feed.next().await?;
-        Some((lines, feed))
-    }));
+    let new_guard =
+        || CancelGuard { app: app.clone(), caller: caller.clone(), task: Some(task_id) };
+    let feed = LineFeed { follower, guard: opts.cancel_on_disconnect.then(new_guard) };
+    let body = StreamBody::new(&app.stop, &app.keep_alive, None, feed);
+    let mut response = json_lines(body.into_body());
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
@@ -321,30 +288,23 @@ fn named_here(error: Error) -> Error {
 /// The events of a task as lines.
 struct LineFeed {
     follower: StreamFollower,
-    timer: KeepAliveTimer,
-    stop: CancellationToken,
     guard: Option<CancelGuard>,
 }
 
-impl LineFeed {
-    async fn next(&mut self) -> Option<String> {
-        let events = tokio::select! {
-            events = self.follower.next() => events,
-            () = self.stop.cancelled() => return None,
-            () = self.timer.due() => Ok(Some(Vec::new())),
-        };
-        self.timer.restart();
-        let events = events.ok().flatten()?;
-        if events.is_empty() {
-            // An empty line is no object; it keeps the connection alive.
-            return Some("\n".to_owned());
-        }
+impl StreamSource for LineFeed {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let Some(events) = self.follower.next().await? else { return Ok(None) };
         if let Some(guard) = &mut self.guard
             && events.iter().any(|event| &*event.kind == "terminal")
         {
             guard.task = None;
         }
-        Some(events.iter().map(line_of).collect())
+        Ok(Some(events.iter().map(line_of).collect::<String>().into()))
+    }
+
+    /// An empty line is no object.
+    fn keep_alive(&mut self) -> &'static str {
+        "\n"
     }
 }
 

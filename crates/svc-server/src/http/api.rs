@@ -6,7 +6,7 @@ use axum::{
     body::Body,
     handler::Handler,
     response::{IntoResponse as _, Response},
-    routing::{MethodFilter, MethodRouter, on},
+    routing::{MethodRouter, delete, get, post},
 };
 use futures_util::future::BoxFuture;
 use http::Request;
@@ -85,7 +85,7 @@ impl Api {
         operation: Operation,
         handler: impl Handler<T, App>,
     ) -> Self {
-        self.add(path, MethodFilter::GET, "get", operation, handler)
+        self.add(path, "get", operation, get(handler))
     }
 
     /// A `GET` that reads much: a list or a history.
@@ -95,7 +95,7 @@ impl Api {
         operation: Operation,
         handler: impl Handler<T, App>,
     ) -> Self {
-        self.add(path, MethodFilter::GET, "get", operation, FairRead(handler))
+        self.add(path, "get", operation, get(FairRead(handler)))
     }
 
     pub(super) fn post<T: 'static>(
@@ -104,11 +104,9 @@ impl Api {
         operation: Operation,
         handler: impl Handler<T, App>,
     ) -> Self {
-        if operation.parts.iter().any(|part| matches!(part, Part::Body(..))) {
-            self.add(path, MethodFilter::POST, "post", operation, handler)
-        } else {
-            self.add(path, MethodFilter::POST, "post", operation, WithoutBody(handler))
-        }
+        let has_body = operation.parts.iter().any(|part| matches!(part, Part::Body(..)));
+        let route = if has_body { post(handler) } else { post(WithoutBody(handler)) };
+        self.add(path, "post", operation, route)
     }
 
     pub(super) fn delete<T: 'static>(
@@ -117,22 +115,11 @@ impl Api {
         operation: Operation,
         handler: impl Handler<T, App>,
     ) -> Self {
-        self.add(path, MethodFilter::DELETE, "delete", operation, handler)
+        self.add(path, "delete", operation, delete(handler))
     }
 
-    fn add<T: 'static>(
-        self,
-        path: &'static str,
-        filter: MethodFilter,
-        method: &str,
-        operation: Operation,
-        handler: impl Handler<T, App>,
-    ) -> Self {
-        self.add_route(path, method, operation, on(filter, handler))
-    }
-
-    /// Apart, so that it exists once in the program and not for each handler.
-    fn add_route(
+    /// Not generic, so that it exists once in the program and not for each handler.
+    fn add(
         mut self,
         path: &'static str,
         method: &str,

@@ -105,13 +105,8 @@ pub struct ConnectionBounds(Option<Arc<TcpBounds>>);
 #[derive(Debug)]
 struct TcpBounds {
     slots: Arc<Semaphore>,
-    newcomers: UnauthenticatedConnections,
-}
-
-/// Connections that wait for a client without a valid credential.
-#[derive(Debug)]
-struct UnauthenticatedConnections {
-    most: usize,
+    /// How many connections may wait for a client without a valid credential.
+    most_waiting: usize,
     waiting: Mutex<Vec<Arc<ClientConnection>>>,
 }
 
@@ -119,7 +114,8 @@ struct UnauthenticatedConnections {
 #[derive(Debug, Default)]
 pub(super) struct ClientConnection {
     bounds: Option<Arc<TcpBounds>>,
-    /// A request came with a valid credential, or the client is on the Unix socket.
+    /// The last request that showed a credential had a valid one, or the client is on the Unix
+    /// socket.
     is_good: AtomicBool,
     is_listed: AtomicBool,
     checks: TaskTracker,
@@ -158,10 +154,8 @@ impl ConnectionBounds {
         let most = most.clamp(limits::LEAST_CONNECTIONS, Semaphore::MAX_PERMITS);
         Self(Some(Arc::new(TcpBounds {
             slots: Arc::new(Semaphore::new(most)),
-            newcomers: UnauthenticatedConnections {
-                most: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
-                waiting: Mutex::default(),
-            },
+            most_waiting: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
+            waiting: Mutex::default(),
         })))
     }
 
@@ -172,7 +166,7 @@ impl ConnectionBounds {
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
             return Some(slot);
         }
-        UnauthenticatedConnections::close_longest_idle(&mut bounds.newcomers.lock());
+        TcpBounds::close_longest_idle(&mut bounds.waiting());
         Arc::clone(&bounds.slots).acquire_owned().await.ok()
     }
 
@@ -186,24 +180,24 @@ impl ConnectionBounds {
     }
 }
 
-impl UnauthenticatedConnections {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
+impl TcpBounds {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, client: &Arc<ClientConnection>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting();
         // A connection that is to be closed would push out another that became active with it.
         if client.is_to_go.load(Relaxed) {
             client.is_listed.store(false, Relaxed);
             return;
         }
         waiting.push(Arc::clone(client));
-        while waiting.len() > self.most && Self::close_longest_idle(&mut waiting) {}
+        while waiting.len() > self.most_waiting && Self::close_longest_idle(&mut waiting) {}
     }
 
     fn remove(&self, client: &ClientConnection) {
-        self.lock().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
+        self.waiting().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
     }
 
     fn close_longest_idle(waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
@@ -226,7 +220,7 @@ impl ClientConnection {
             return;
         }
         if let Some(bounds) = &self.bounds {
-            bounds.newcomers.add(self);
+            bounds.add(self);
         }
     }
 
@@ -248,11 +242,18 @@ impl ClientConnection {
         }
     }
 
+    /// Counts the connection as unauthenticated again: the credential that it had is over.
+    pub(super) fn is_unknown(&self) {
+        if self.bounds.is_some() && self.is_good.swap(false, Relaxed) {
+            self.note_activity();
+        }
+    }
+
     pub(super) fn leave(&self) {
-        if self.is_listed.load(Relaxed)
+        if self.is_listed.swap(false, Relaxed)
             && let Some(bounds) = &self.bounds
         {
-            bounds.newcomers.remove(self);
+            bounds.remove(self);
         }
     }
 
@@ -427,6 +428,29 @@ mod tests {
         assert!(!is_closed(&looked_at), "one has left");
         waiting(&bounds, 102);
         assert!(is_closed(&looked_at) && !is_closed(&last));
+    }
+
+    #[test]
+    fn connection_whose_credential_is_over_counts_again() {
+        let bounds = ConnectionBounds::of_descriptors(1024);
+        let known: Vec<_> = (0..65)
+            .map(|_| {
+                let client = waiting(&bounds, 1);
+                client.is_known();
+                client
+            })
+            .collect();
+        assert!(!known.iter().any(|client| is_closed(client)), "all have shown a good one");
+        for (client, active_at) in known.iter().zip(1..) {
+            client.is_unknown();
+            client.active_at.store(active_at, Relaxed);
+            client.waits_for_client();
+        }
+        assert!(is_closed(&known[0]) && known[0].is_to_go());
+        assert!(!known[1..].iter().any(|client| is_closed(client)));
+        let local = ConnectionBounds::none().connection();
+        local.is_unknown();
+        assert!(local.check().is_none(), "the Unix socket has no bound");
     }
 
     #[test]

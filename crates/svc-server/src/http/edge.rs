@@ -58,7 +58,7 @@ use super::{
     agents,
     api::{Api, Operation, describe_mcp},
     connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
-    entry::{self, identify},
+    entry::{self, Identified, identify},
     events, health, holds, journal, page, peers, sources, tasks,
 };
 use crate::web::{GivenRequestId, RouteName};
@@ -277,7 +277,7 @@ impl Edge {
         let edge = &*self.0;
         let layers = ServiceBuilder::new()
             .map_request(keep_plain_ids)
-            .layer(SetRequestIdLayer::x_request_id(RequestIds(self)))
+            .layer(SetRequestIdLayer::x_request_id(edge))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(PropagateHeaderLayer::new(TRACE_PARENT.clone()))
             .layer(
@@ -350,11 +350,14 @@ impl SharedEdge {
         let (mut parts, body) = request.into_parts();
         let client = parts.extensions.remove::<Arc<ClientConnection>>();
         let check = client.as_ref().and_then(|client| client.check());
-        let identified = identify(&self.rules, &app.services.access, &parts).await?;
-        if let (Some(_), Some(client)) = (&identified.caller, client) {
-            client.is_known();
+        let identified = identify(&self.rules, &app.services.access, &parts).await;
+        match (&identified, client) {
+            (Ok(Identified { caller: Some(_), .. }), Some(client)) => client.is_known(),
+            (Err(problem), Some(client)) if problem.is_refused_caller() => client.is_unknown(),
+            _ => {}
         }
         drop(check);
+        let identified = identified?;
         let size = body.size_hint();
         let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
         if parts.uri.path().contains("%00") {
@@ -425,14 +428,10 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(limits::PREFLIGHT_AGE)
 }
 
-#[derive(Clone, Copy)]
-struct RequestIds<'a>(&'a Edge);
-
-impl MakeRequestId for RequestIds<'_> {
+impl MakeRequestId for &SharedEdge {
     fn make_request_id<B>(&mut self, _: &Request<B>) -> Option<RequestId> {
-        let edge = &self.0.0;
-        let number = edge.requests.fetch_add(1, Relaxed);
-        HeaderValue::from_str(&format!("{}-{number:x}", edge.boot)).ok().map(RequestId::new)
+        let number = self.requests.fetch_add(1, Relaxed);
+        HeaderValue::from_str(&format!("{}-{number:x}", self.boot)).ok().map(RequestId::new)
     }
 }
 

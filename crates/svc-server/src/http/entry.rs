@@ -13,12 +13,16 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri, header, request::Parts,
 use svc_core::service::{Credential, access::Access, process::RequestSender};
 use svc_model::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, TokenId, limits};
 use svc_sys::connection_owner::{ConnectionOwner, is_own_address};
+use svc_wire::sse;
 
 use super::{Code, Problem};
+use crate::web::Accept;
 
 const SIGN_IN: &str = "/login";
 /// The route of the daemon's proof, which clients request before they send a token.
 pub(super) const DAEMON_PROOF: &str = "/v1/daemon_proof";
+/// The route of the log, which gives a page or a feed.
+pub(super) const EVENTS: &str = "/v1/events";
 const VIEWS: &str = "/ui/";
 pub(super) const FILES: &str = "/assets/";
 
@@ -439,9 +443,15 @@ pub(super) fn body_bytes(path: &str, is_known: bool) -> usize {
     }
 }
 
-/// Whether the response to a GET may be a stream, whatever its `Accept` says.
-pub(super) fn may_stream(path: &str) -> bool {
-    matches!(path, "/mcp" | "/sse" | "/v1/biam/subscribe")
+/// Whether the response to a GET may be a stream. On other routes `Accept` has no effect: else a
+/// request for a list would count as a stream.
+pub(super) fn may_stream(path: &str, headers: &HeaderMap) -> bool {
+    matches!(path, "/mcp" | "/sse" | "/v1/biam/subscribe") || path == EVENTS && wants_feed(headers)
+}
+
+/// Whether a reader of the log wants it as a feed, and not as a page.
+pub(super) fn wants_feed(headers: &HeaderMap) -> bool {
+    Accept::from_headers(headers).prefers(sse::MEDIA_TYPE, "application/json")
 }
 
 /// Whether a request waits while the daemon starts. An MCP client that resumes a broken stream

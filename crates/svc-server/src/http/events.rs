@@ -1,19 +1,18 @@
 //! `/v1/events`: the log, as pages or as a feed without end; and a subscription as a response body.
 //! While a page follows the feed, the operator is kept present.
 
-use std::{convert::Infallible, pin::Pin, time::Duration};
+use std::time::Duration;
 
 use axum::{
-    body::Body,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_core::service::{
+    Error,
     log::{Selector, StartAfter, Subscription, SubscriptionChunk},
     team::Team,
 };
@@ -21,14 +20,14 @@ use svc_model::{Caller, PeerId, Timestamp, limits};
 use svc_sys::telemetry;
 use svc_wire::sse::{self, push_item};
 use tokio::{task::JoinHandle, time::sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{
     App, Problem,
     api::{Api, Operation},
+    entry::{EVENTS, wants_feed},
     request::Query,
 };
-use crate::web::{Accept, KeepAliveTimer};
+use crate::stream_body::{StreamBody, StreamSource};
 
 /// Period of the operator's heartbeats: a peer without one for a minute is away.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -40,7 +39,7 @@ pub(super) fn routes(api: Api) -> Api {
     .query::<Read>()
     .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`")
     .answer::<EventList>(200, "A page of events");
-    api.list("/v1/events", read, show)
+    api.list(EVENTS, read, show)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -100,7 +99,7 @@ async fn show(
     if query.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes into `after` here"));
     }
-    let is_feed = Accept::from_headers(&headers).prefers(sse::MEDIA_TYPE, "application/json");
+    let is_feed = wants_feed(&headers);
     // Where there is a header, the query is not read.
     let resumed = if is_feed { last_event_id(&headers, None)? } else { None };
     let after = match resumed {
@@ -164,23 +163,12 @@ pub(super) fn sse_response(
     from: Option<i64>,
     presence: Option<PagePresence>,
 ) -> Response {
-    let feed = SseFeed {
-        from,
-        subscription,
-        stop: Box::pin(app.stop.clone().cancelled_owned()),
-        timer: app.keep_alive.timer(),
-        begun: false,
-        _presence: presence,
-    };
-    // The connection pulls chunks: nothing is read for a client that takes nothing.
-    let chunks = stream::unfold(feed, |mut feed| async move {
-        let chunk = feed.next().await?;
-        feed.timer.restart();
-        Some((Ok::<_, Infallible>(chunk), feed))
-    });
-    let mut response = Response::new(Body::from_stream(chunks));
-    sse::announce(response.headers_mut());
-    response
+    let retry = limits::SSE_RETRY_MS;
+    // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
+    let from = from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
+    let first = Some(format!("retry: {retry}\n\n{from}"));
+    let feed = SseFeed { subscription, _presence: presence };
+    StreamBody::new(&app.stop, &app.keep_alive, first, feed).into_events()
 }
 
 /// The client's cursor: its header, else its query; an empty one counts as absent.
@@ -194,9 +182,7 @@ pub(super) fn last_event_id(
     let header = headers.get("last-event-id").map(HeaderValue::to_str).transpose();
     let header = header.map_err(|_| malformed())?;
     let given = |text: &&str| !text.trim().is_empty();
-    let Some(text) = header.filter(given).or(query.filter(given)) else {
-        return Ok(None);
-    };
+    let Some(text) = header.filter(given).or(query.filter(given)) else { return Ok(None) };
     parse_cursor(text).map(Some).ok_or_else(malformed)
 }
 
@@ -207,39 +193,17 @@ fn parse_cursor(text: &str) -> Option<u64> {
 }
 
 struct SseFeed {
-    from: Option<i64>,
     subscription: Subscription,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    timer: KeepAliveTimer,
-    begun: bool,
     /// For a page: the operator is present while it listens.
     _presence: Option<PagePresence>,
 }
 
-impl SseFeed {
-    async fn next(&mut self) -> Option<Bytes> {
-        if !self.begun {
-            self.begun = true;
-            let retry = limits::SSE_RETRY_MS;
-            // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
-            let from = self.from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
-            return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
-        }
-        tokio::select! {
-            biased;
-            () = &mut self.stop => None,
-            next = self.subscription.next() => match next {
-                Ok(Some(SubscriptionChunk::Frames(frames))) => Some(frames),
-                Ok(Some(SubscriptionChunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
-                Ok(None) => None,
-                Err(error) => {
-                    // The client resumes with its last id, and gets the error if it persists.
-                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
-                    None
-                }
-            },
-            () = self.timer.due() => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
-        }
+impl StreamSource for SseFeed {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        Ok(self.subscription.next().await?.map(|chunk| match chunk {
+            SubscriptionChunk::Frames(frames) => frames,
+            SubscriptionChunk::Gap(gap) => sse::notice("gap", &gap).into(),
+        }))
     }
 }
 

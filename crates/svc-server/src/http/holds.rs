@@ -2,7 +2,9 @@
 //! receives texts for the sessions of its process. Both responses are lines of JSON, sent one at a
 //! time.
 
-use axum::response::Response;
+use std::convert::Infallible;
+
+use axum::{body::Body, response::Response};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, Path, json_lines},
+    request::{ItemRequest, Json, JsonResult, json_lines},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -55,7 +57,7 @@ fn state(word: &str) -> Value {
 
 /// `open` at once, then the lines of the hold, until the last one or the daemon's stop.
 fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
-    json_lines(stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
+    let lines = stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
         let stop = stop.clone();
         async move {
             if is_over {
@@ -66,18 +68,15 @@ fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
             } else {
                 stop.run_until_cancelled(hold.next_line()).await?
             };
-            Some((format!("{line}\n"), (hold, false, is_last)))
+            Some((Ok::<_, Infallible>(format!("{line}\n")), (hold, false, is_last)))
         }
-    }))
+    });
+    json_lines(Body::from_stream(lines))
 }
 
-async fn hold_prompt(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    let prompt = app.services.prompts.hold(&caller, &id).await?;
-    Ok(hold_response(app.stop.clone(), prompt))
+async fn hold_prompt(item: ItemRequest) -> Result<Response, Problem> {
+    let prompt = item.app.services.prompts.hold(&item.caller, &item.id).await?;
+    Ok(hold_response(item.app.stop.clone(), prompt))
 }
 
 impl Hold for HeldPrompt {
@@ -99,9 +98,9 @@ struct PrintedPrompt {
     request_id: String,
 }
 
-async fn printed(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<PrintedPrompt> {
-    app.services.prompts.printed(&caller, &id).await?;
-    Ok(Json(PrintedPrompt { request_id: id }))
+async fn printed(item: ItemRequest) -> JsonResult<PrintedPrompt> {
+    item.app.services.prompts.printed(&item.caller, &item.id).await?;
+    Ok(Json(PrintedPrompt { request_id: item.id }))
 }
 
 async fn hold_texts(app: App, caller: Caller) -> Result<Response, Problem> {
@@ -145,9 +144,7 @@ struct ReportedHandover {
 }
 
 async fn report(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
+    item: ItemRequest,
     Json(input): Json<HandoverReport>,
 ) -> JsonResult<ReportedHandover> {
     let report = match input.state {
@@ -157,6 +154,6 @@ async fn report(
         ReportedState::Shows => PluginReport::Shows(input.messages),
         ReportedState::Unreadable => PluginReport::Unreadable,
     };
-    app.services.handovers.report(&caller, &id, report)?;
-    Ok(Json(ReportedHandover { handover_id: id }))
+    item.app.services.handovers.report(&item.caller, &item.id, report)?;
+    Ok(Json(ReportedHandover { handover_id: item.id }))
 }

@@ -23,7 +23,7 @@ use svc_store::{SearchFilter, VerdictWeek};
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query},
+    request::{ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -59,24 +59,19 @@ pub(super) fn routes(api: Api) -> Api {
         .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
 }
 
-async fn sessions(
-    app: App,
-    caller: Caller,
-    list: ListRequest<SessionFilter>,
-) -> PageResult<Session> {
-    Ok(Json(app.services.team.sessions(&caller, &list.filter, &list.page).await?))
+async fn sessions(list: ListRequest<SessionFilter>) -> PageResult<Session> {
+    Ok(Json(list.app.services.team.sessions(&list.caller, &list.filter, &list.page).await?))
 }
 
-async fn session(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<SessionDetail> {
-    Ok(Json(app.services.team.session_detail(&caller, &id).await?))
+async fn session(item: ItemRequest) -> JsonResult<SessionDetail> {
+    Ok(Json(item.app.services.team.session_detail(&item.caller, &item.id).await?))
 }
 
 async fn history(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
+    item: ItemRequest,
     Query(query): Query<SessionHistoryQuery>,
 ) -> JsonResult<SessionHistory> {
+    let ItemRequest { app, caller, id } = item;
     let own = app.services.team.default_session(&caller).await?;
     let history = app.services.conversations.history(&caller, own.as_deref(), &id, &query).await?;
     Ok(Json(history))
@@ -112,12 +107,8 @@ enum Waited {
     Over,
 }
 
-async fn wait(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Json(input): Json<WaitQuery>,
-) -> JsonResult<Waited> {
+async fn wait(item: ItemRequest, Json(input): Json<WaitQuery>) -> JsonResult<Waited> {
+    let ItemRequest { app, caller, id } = item;
     let seconds = input.seconds.unwrap_or(limits::MAIL_WAIT_SECONDS);
     if !(1..=limits::MAIL_WAIT_SECONDS).contains(&seconds) {
         return Err(Error::invalid("seconds", "must be from 1 to 25").into());
@@ -139,8 +130,8 @@ async fn wait(
     }))
 }
 
-async fn ghaps(app: App, caller: Caller, list: ListRequest<GhapFilter>) -> PageResult<Ghap> {
-    Ok(Json(app.services.journal.ghaps(&caller, &list.filter, &list.page).await?))
+async fn ghaps(list: ListRequest<GhapFilter>) -> PageResult<Ghap> {
+    Ok(Json(list.app.services.journal.ghaps(&list.caller, &list.filter, &list.page).await?))
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -208,8 +199,8 @@ async fn calibration(
     Ok(Json(Calibration { bins: bins.collect(), weeks }))
 }
 
-async fn ghap(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<GhapDetail> {
-    Ok(Json(app.services.journal.ghap(&caller, &id).await?))
+async fn ghap(item: ItemRequest) -> JsonResult<GhapDetail> {
+    Ok(Json(item.app.services.journal.ghap(&item.caller, &item.id).await?))
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -218,12 +209,8 @@ struct AbandonGhap {
     reason: Option<String>,
 }
 
-async fn abandon(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    MaybeJson(body): MaybeJson<AbandonGhap>,
-) -> JsonResult<Ghap> {
+async fn abandon(item: ItemRequest, MaybeJson(body): MaybeJson<AbandonGhap>) -> JsonResult<Ghap> {
+    let ItemRequest { app, caller, id } = item;
     let session_id = caller.session().unwrap_or_default().to_owned();
     let acting = ActingSession { session_id, agent_id: String::new() };
     let reason = body.unwrap_or_default().reason.unwrap_or_else(|| "Given up.".to_owned());

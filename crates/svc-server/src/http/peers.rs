@@ -19,7 +19,7 @@ use svc_store::ListedMessage;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Path, Query},
+    request::{ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -87,31 +87,21 @@ struct Heartbeat {
     status: Option<ReportedStatus>,
 }
 
-async fn heartbeat(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    MaybeJson(input): MaybeJson<Heartbeat>,
-) -> JsonResult<Peer> {
+async fn heartbeat(item: ItemRequest, MaybeJson(input): MaybeJson<Heartbeat>) -> JsonResult<Peer> {
     let status = input.unwrap_or_default().status;
-    Ok(Json(app.services.team.heartbeat(&caller, &id, status).await?))
+    Ok(Json(item.app.services.team.heartbeat(&item.caller, &item.id, status).await?))
 }
 
-async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<Peer> {
-    Ok(Json(app.services.team.peer(&caller, &id).await?))
+async fn show(item: ItemRequest) -> JsonResult<Peer> {
+    Ok(Json(item.app.services.team.peer(&item.caller, &item.id).await?))
 }
 
-async fn remove(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<Peer> {
-    Ok(Json(app.services.team.remove_peer(&caller, &id).await?))
+async fn remove(item: ItemRequest) -> JsonResult<Peer> {
+    Ok(Json(item.app.services.team.remove_peer(&item.caller, &item.id).await?))
 }
 
-async fn send(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Json(input): Json<NewMessage>,
-) -> JsonResult<SentMessage> {
-    Ok(Json(app.services.hooks.send_message(&caller, &id, input).await?))
+async fn send(item: ItemRequest, Json(input): Json<NewMessage>) -> JsonResult<SentMessage> {
+    Ok(Json(item.app.services.hooks.send_message(&item.caller, &item.id, input).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -122,31 +112,21 @@ struct Peek {
     peek: bool,
 }
 
-async fn inbox(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    method: Method,
-    list: ListRequest<Peek>,
-) -> PageResult<Message> {
-    let ListRequest { filter: Peek { peek }, page } = list;
+async fn inbox(item: ItemRequest, method: Method, list: ListRequest<Peek>) -> PageResult<Message> {
+    let ListRequest { filter: Peek { peek }, page, .. } = list;
     if !peek && page.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes with peek=true"));
     }
     // Messages would be leased to a client that is not sent them.
     Ok(Json(if peek || method == Method::HEAD {
-        app.services.team.peek_messages(&caller, &id, &page).await?
+        item.app.services.team.peek_messages(&item.caller, &item.id, &page).await?
     } else {
-        app.services.team.take_messages(&caller, &id, &page).await?
+        item.app.services.team.take_messages(&item.caller, &item.id, &page).await?
     }))
 }
 
-async fn messages(
-    app: App,
-    caller: Caller,
-    list: ListRequest<MessageFilter>,
-) -> PageResult<ListedMessage> {
-    Ok(Json(app.services.team.messages(&caller, list.filter, &list.page).await?))
+async fn messages(list: ListRequest<MessageFilter>) -> PageResult<ListedMessage> {
+    Ok(Json(list.app.services.team.messages(&list.caller, list.filter, &list.page).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -160,13 +140,8 @@ struct Acked {
     count: usize,
 }
 
-async fn ack(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    Json(input): Json<Acknowledge>,
-) -> JsonResult<Acked> {
-    let acked = app.services.team.ack_messages(&caller, &id, input.ids).await?;
+async fn ack(item: ItemRequest, Json(input): Json<Acknowledge>) -> JsonResult<Acked> {
+    let acked = item.app.services.team.ack_messages(&item.caller, &item.id, input.ids).await?;
     let count = acked.len();
     Ok(Json(Acked { acked, count }))
 }
@@ -204,6 +179,6 @@ async fn broadcast(
     Ok(Json(app.services.team.broadcast(&caller, input.circle, message).await?))
 }
 
-async fn message(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<MessageDetail> {
-    Ok(Json(app.services.team.message(&caller, &id).await?))
+async fn message(item: ItemRequest) -> JsonResult<MessageDetail> {
+    Ok(Json(item.app.services.team.message(&item.caller, &item.id).await?))
 }

@@ -6,11 +6,10 @@ use std::{convert::Infallible, fmt, marker::PhantomData, ops::Deref, sync::Arc, 
 
 use axum::{
     body::Body,
-    extract::{self, FromRequest, FromRequestParts},
+    extract::{FromRequest, FromRequestParts, Path},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts as RequestHead};
 use http_body::Body as _;
 use prometheus_client::{
@@ -32,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Code, Doctor, Problem, entry};
 pub(super) use crate::web::text_of;
-use crate::web::{self, KeepAlive};
+use crate::web::{self, EndsWithToken, KeepAlive};
 
 pub(super) const PREFIX: &str = "svc";
 
@@ -161,14 +160,24 @@ pub(super) struct Json<T>(pub(super) T);
 
 pub(super) type JsonResult<T> = Result<Json<T>, Problem>;
 pub(super) type PageResult<T> = JsonResult<Page<T>>;
+/// A response with a status of its own.
+pub(super) type StatusResult<T> = Result<(StatusCode, Json<T>), Problem>;
 
 pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 
 pub(super) struct Query<T>(pub(super) T);
 
-pub(super) struct Path<T>(pub(super) T);
+/// A request about one thing, whose id is in the path.
+pub(super) struct ItemRequest {
+    pub(super) app: App,
+    pub(super) caller: Caller,
+    pub(super) id: String,
+}
 
+/// A request for a part of a list.
 pub(super) struct ListRequest<F> {
+    pub(super) app: App,
+    pub(super) caller: Caller,
     pub(super) filter: F,
     pub(super) page: PageQuery,
 }
@@ -187,14 +196,13 @@ fn json_response(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, json)], body).into_response()
 }
 
-/// A response of lines of JSON, each made when the connection has room for it. It ends with its
-/// caller's token at the latest.
-pub(super) fn json_lines(lines: impl Stream<Item = String> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));
+/// A response of lines of JSON. It ends with its caller's token at the latest.
+pub(super) fn json_lines(lines: Body) -> Response {
+    let mut response = Response::new(lines);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response.extensions_mut().insert(web::EndsWithToken);
+    response.extensions_mut().insert(EndsWithToken::Answer(None));
     response
 }
 
@@ -271,20 +279,24 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+impl FromRequestParts<App> for ItemRequest {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
-        let path = extract::Path::<T>::from_request_parts(parts, app).await;
-        path.map(|path| Self(path.0)).map_err(|error| Problem::malformed(error.body_text()))
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let id = Path::from_request_parts(parts, app).await;
+        let Path(id) = id.map_err(|error| Problem::malformed(error.body_text()))?;
+        Ok(Self { app: app.clone(), caller, id })
     }
 }
 
 impl<F: DeserializeOwned + Send> FromRequestParts<App> for ListRequest<F> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
-        Ok(Self { filter: parse_query(parts)?, page: parse_query(parts)? })
+    async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let (filter, page) = (parse_query(parts)?, parse_query(parts)?);
+        Ok(Self { app: app.clone(), caller, filter, page })
     }
 }
 
@@ -375,8 +387,8 @@ mod tests {
 
     #[test]
     fn lines_end_with_the_token_of_their_caller() {
-        let response = json_lines(futures_util::stream::empty());
-        assert!(response.extensions().get::<web::EndsWithToken>().is_some());
+        let response = json_lines(Body::empty());
+        assert!(response.extensions().get::<EndsWithToken>().is_some());
     }
 
     #[test]

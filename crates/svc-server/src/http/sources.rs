@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use axum::{
-    extract::FromRequestParts,
-    response::{IntoResponse, Response},
-};
+use axum::extract::FromRequestParts;
 use http::request::Parts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +17,7 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    request::{Json, JsonResult, ListRequest, PageResult, Path, Query},
+    request::{ItemRequest, Json, JsonResult, ListRequest, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -177,17 +174,14 @@ struct SourceRequest {
 }
 
 impl FromRequestParts<App> for SourceRequest {
-    type Rejection = Response;
+    type Rejection = Problem;
 
-    async fn from_request_parts(head: &mut Parts, app: &App) -> Result<Self, Response> {
-        let caller = Caller::from_request_parts(head, app).await;
-        let caller = caller.map_err(Problem::into_response)?;
-        let name = Path::<String>::from_request_parts(head, app).await;
-        let Path(name) = name.map_err(IntoResponse::into_response)?;
-        let query = Query::<OfProject>::from_request_parts(head, app).await;
-        let folder =
-            folder_of(&caller, &query.map_err(Problem::into_response)?.0).map(str::to_owned);
-        Ok(Self { app: app.clone(), caller, name, folder })
+    async fn from_request_parts(head: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let ItemRequest { app, caller, id: name } =
+            ItemRequest::from_request_parts(head, app).await?;
+        let Query(query) = Query::<OfProject>::from_request_parts(head, &app).await?;
+        let folder = folder_of(&caller, &query).map(str::to_owned);
+        Ok(Self { app, caller, name, folder })
     }
 }
 
@@ -268,8 +262,8 @@ fn listed(
     Ok(Json(SourceList { page, problems }))
 }
 
-async fn list(app: App, caller: Caller, list: ListRequest<OfProject>) -> JsonResult<SourceList> {
-    listed(&app, &caller, folder_of(&caller, &list.filter), Some(&list.page))
+async fn list(list: ListRequest<OfProject>) -> JsonResult<SourceList> {
+    listed(&list.app, &list.caller, folder_of(&list.caller, &list.filter), Some(&list.page))
 }
 
 async fn reload(app: App, caller: Caller) -> JsonResult<SourceList> {
@@ -386,13 +380,9 @@ async fn log_out(server: SourceRequest) -> JsonResult<LogoutState> {
     Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
 }
 
-async fn list_tools(
-    app: App,
-    caller: Caller,
-    list: ListRequest<ToolFilter>,
-) -> PageResult<Descriptor> {
+async fn list_tools(list: ListRequest<ToolFilter>) -> PageResult<Descriptor> {
     let after: Option<String> = check::cursor("tools", list.page.cursor.as_deref())?;
-    let mut open = app.tools.open_to(&caller);
+    let mut open = list.app.tools.open_to(&list.caller);
     open.sort_by(|a, b| a.name().cmp(b.name()));
     let rest = open.into_iter().filter(|tool| {
         // The tool in the cursor may be gone.

@@ -20,8 +20,8 @@ use super::{
     api::{Api, Operation},
     events::{last_event_id, sse_response},
     request::{
-        Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Path, Query, parse,
-        parse_object, text_of,
+        ItemRequest, Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query,
+        StatusResult, parse, parse_object, text_of,
     },
 };
 use crate::web;
@@ -49,22 +49,18 @@ pub(super) fn routes(api: Api) -> Api {
         .get("/v1/biam/subscribe", on_watch, watch)
 }
 
-async fn create(
-    app: App,
-    caller: Caller,
-    Json(input): Json<NewTask>,
-) -> Result<(StatusCode, Json<Task>), Problem> {
+async fn create(app: App, caller: Caller, Json(input): Json<NewTask>) -> StatusResult<Task> {
     let created = app.services.tasks.create_task(&caller, input).await?;
     let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(created.task)))
 }
 
-async fn list(app: App, caller: Caller, list: ListRequest<TaskFilter>) -> PageResult<Task> {
-    Ok(Json(app.services.tasks.tasks(&caller, &list.filter, &list.page).await?))
+async fn list(list: ListRequest<TaskFilter>) -> PageResult<Task> {
+    Ok(Json(list.app.services.tasks.tasks(&list.caller, &list.filter, &list.page).await?))
 }
 
-async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<Arc<Task>> {
-    Ok(Json(app.services.tasks.task(&caller, &id).await?))
+async fn show(item: ItemRequest) -> JsonResult<Arc<Task>> {
+    Ok(Json(item.app.services.tasks.task(&item.caller, &item.id).await?))
 }
 
 /// One event, or an array of at most 1,000.
@@ -103,23 +99,15 @@ struct Appended {
     last_id: Seq,
 }
 
-async fn append(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-    JsonBytes(body): JsonBytes,
-) -> JsonResult<Appended> {
+async fn append(item: ItemRequest, JsonBytes(body): JsonBytes) -> JsonResult<Appended> {
     let events = web::parse_body(body, parse_events).await?;
+    let ItemRequest { app, caller, id } = item;
     let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
 }
 
-async fn cancel(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<(StatusCode, Json<Task>), Problem> {
-    let cancelled = app.services.tasks.cancel_task(&caller, &id).await?;
+async fn cancel(item: ItemRequest) -> StatusResult<Task> {
+    let cancelled = item.app.services.tasks.cancel_task(&item.caller, &item.id).await?;
     let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(cancelled.task)))
 }
@@ -155,11 +143,10 @@ async fn watch(
 }
 
 #[derive(Deserialize)]
-struct RawEvent<'a> {
+struct RawEvent<'a, D> {
     #[serde(borrow)]
     kind: Cow<'a, str>,
-    #[serde(borrow)]
-    data: &'a RawValue,
+    data: D,
     id: Option<String>,
 }
 
@@ -186,24 +173,18 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
 }
 
 /// Nearly all events are frames, so a body is first parsed as frames only, in one pass.
-#[derive(Deserialize)]
-struct FrameEvent<'a> {
-    #[serde(borrow)]
-    kind: Cow<'a, str>,
-    data: Object<RawFrame>,
-    id: Option<String>,
-}
+type FrameEvent<'a> = Object<RawEvent<'a, Object<RawFrame>>>;
 
 /// Parses a body of frames only; `None` if it has anything else or any fault.
 fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
-    let frames: Vec<Object<FrameEvent<'_>>> = if text.trim_ascii_start().starts_with('[') {
+    let frames: Vec<FrameEvent<'_>> = if text.trim_ascii_start().starts_with('[') {
         serde_json::from_str(text).ok()?
     } else {
         vec![serde_json::from_str(text).ok()?]
     };
     let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
         && frames.iter().all(|Object(frame)| frame.kind == "frame");
-    let event = |Object(FrameEvent { data: Object(data), id, .. })| {
+    let event = |Object(RawEvent { data: Object(data), id, .. }): FrameEvent<'_>| {
         let RawFrame { line, kind, ts } = data;
         TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
     };
@@ -228,7 +209,7 @@ fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_>) -> Result<TaskEvent, Problem> {
+fn parse_event(raw: RawEvent<'_, &RawValue>) -> Result<TaskEvent, Problem> {
     let body = match &*raw.kind {
         "frame" => {
             let RawFrame { line, kind, ts } = parse_data(raw.data)?;

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use svc_core::service::mcp::NewMcpSession;
 use svc_model::{
@@ -20,7 +19,7 @@ use svc_wire::mcp::{Revision, TASKS_EXTENSION};
 use super::{
     McpServer,
     request::known_capabilities,
-    rpc::{Empty, OneMember, RpcError, SERVER_INFO, ServerInfo},
+    rpc::{RpcError, SERVER_INFO},
 };
 
 /// Reads the params of `initialize`: revision, client and capabilities.
@@ -77,67 +76,47 @@ const SHARED: [&str; 2] = ["codex", "opencode"];
 /// Longest name in the instructions, in bytes.
 const NAME_BYTES: usize = 60;
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct InitializeResult {
-    protocol_version: &'static str,
-    capabilities: ServerCapabilities,
-    server_info: ServerInfo,
-    instructions: ModelText,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct DiscoverMembers {
-    supported_versions: Vec<&'static str>,
-    capabilities: ServerCapabilities,
-    instructions: ModelText,
-}
-
-#[derive(Serialize)]
-struct ServerCapabilities {
-    tools: OneMember<bool>,
-    resources: ResourceCapability,
-    completions: Empty,
-    logging: Empty,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompts: Option<OneMember<bool>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    extensions: Option<OneMember<Value>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ResourceCapability {
-    subscribe: bool,
-    list_changed: bool,
-}
-
 pub(crate) async fn initialize_result(
     server: &McpServer,
     caller: &Caller,
     client: Option<&str>,
     revision: Revision,
-) -> Result<InitializeResult, RpcError> {
-    Ok(InitializeResult {
-        protocol_version: revision.as_str(),
-        capabilities: ServerCapabilities::new(server, None),
-        server_info: SERVER_INFO,
-        instructions: instructions(server, caller, client).await?,
-    })
+) -> Result<Value, RpcError> {
+    let instructions = instructions(server, caller, client).await?;
+    Ok(json!({
+        "protocolVersion": revision,
+        "capabilities": capabilities(server),
+        "serverInfo": SERVER_INFO,
+        "instructions": instructions,
+    }))
 }
 
 pub(crate) async fn discovery(
     server: &McpServer,
     caller: &Caller,
     client: Option<&str>,
-) -> Result<DiscoverMembers, RpcError> {
-    let extensions = OneMember::from([(TASKS_EXTENSION, json!({}))]);
-    Ok(DiscoverMembers {
-        supported_versions: Revision::MODERN.into_iter().map(Revision::as_str).collect(),
-        capabilities: ServerCapabilities::new(server, Some(extensions)),
-        instructions: instructions(server, caller, client).await?,
-    })
+) -> Result<Value, RpcError> {
+    let instructions = instructions(server, caller, client).await?;
+    let mut capabilities = capabilities(server);
+    capabilities["extensions"] = json!({ TASKS_EXTENSION: {} });
+    Ok(json!({
+        "supportedVersions": Revision::MODERN,
+        "capabilities": capabilities,
+        "instructions": instructions,
+    }))
+}
+
+fn capabilities(server: &McpServer) -> Value {
+    let mut capabilities = json!({
+        "tools": { "listChanged": true },
+        "resources": { "subscribe": true, "listChanged": true },
+        "completions": {},
+        "logging": {},
+    });
+    if !server.prompts.borrow().is_empty() {
+        capabilities["prompts"] = json!({ "listChanged": true });
+    }
+    capabilities
 }
 
 /// The instructions for a client's model. Some clients cut them after a few hundred characters, so
@@ -169,21 +148,6 @@ async fn instructions(
     };
     text.push(&TOOLS);
     Ok(text)
-}
-
-impl ServerCapabilities {
-    fn new(server: &McpServer, extensions: Option<OneMember<Value>>) -> Self {
-        let list_changed = true;
-        let has_prompts = !server.prompts.borrow().is_empty();
-        Self {
-            tools: OneMember::from([("listChanged", list_changed)]),
-            resources: ResourceCapability { subscribe: true, list_changed },
-            completions: Empty {},
-            logging: Empty {},
-            prompts: has_prompts.then(|| OneMember::from([("listChanged", list_changed)])),
-            extensions,
-        }
-    }
 }
 
 fn introduction_of(peer: Option<&Peer>, caller: &Caller) -> ModelText {

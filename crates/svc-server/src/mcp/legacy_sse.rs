@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderMap, Method, StatusCode};
-use svc_core::service::{Error, mcp::NewMcpSession, process::RequestSender};
+use svc_core::service::{Error, mcp::NewMcpSession};
 use svc_model::{Caller, Seq, StreamName};
 use svc_store::McpTransport;
 use svc_sys::telemetry;
@@ -19,17 +19,16 @@ use super::{
     McpServer,
     call::{CallReply, PendingAnswer},
     introduction::{client_name, initialize_result, introduction},
-    methods::MethodCall,
-    post::{handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal, sender_of},
-    request::{RequestContext, RequestOrigin, subject_name},
+    post::{PostedMessages, handle_one_way, meter_of, parts_of, refusal},
+    request::{RequestOrigin, subject_name},
     rpc::{
-        ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
-        result_message,
+        ClientBody, ClientMessage, ClientRequest, RequestEra, RpcError, UnreadableMessage,
+        error_message, result_message,
     },
-    server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
-    stream::{AnswerForms, LogCursor, sse_session_response, stream_head},
+    server::{McpSession, RequestMeter, RequestOutcome},
+    stream::{LogCursor, sse_session_response, stream_head},
 };
-use crate::web::{self, Code, Problem};
+use crate::web::{Code, Problem};
 
 /// `GET /sse`: opens a session, or resumes one.
 pub(super) async fn open(
@@ -93,21 +92,15 @@ pub(super) async fn post_message(
         session.filter(|session| session.transport == McpTransport::Sse).ok_or_else(|| {
             Problem::new(Code::NotFound, "there is no such session: begin with GET /sse")
         })?;
-    let body = read_body(&server, &parts.headers, body).await?;
-    let messages = match web::parse_body(body, parse_messages).await {
+    let posted = PostedMessages::new(&server, &caller, &parts);
+    let messages = match posted.parse(body).await? {
         Ok(ClientBody::Single(message)) => vec![Ok(message)],
         Ok(ClientBody::Batch(batch)) => batch,
         Err(UnreadableMessage { id, error }) => {
-            return Ok(refusal(id.as_deref(), &error, AnswerForms::from_headers(&parts.headers)));
+            return Ok(refusal(id.as_deref(), &error, posted.forms));
         }
     };
-    let posted = LegacyPost {
-        server: &server,
-        caller: &caller,
-        headers: &parts.headers,
-        sender: sender_of(&parts.extensions),
-        session: &session,
-    };
+    let posted = LegacyPost { posted, session: &session };
     for message in messages {
         let answer = match message {
             Ok(ClientMessage::Request(request)) => posted.answer(request).await,
@@ -126,17 +119,14 @@ pub(super) async fn post_message(
 
 #[derive(Clone, Copy)]
 struct LegacyPost<'a> {
-    server: &'a McpServer,
-    caller: &'a Caller,
-    headers: &'a HeaderMap,
-    sender: RequestSender,
+    posted: PostedMessages<'a>,
     session: &'a Arc<McpSession>,
 }
 
 impl LegacyPost<'_> {
     /// The answer to a request; `None` for a recorded call, which puts its answer into the stream.
     async fn answer(self, request: ClientRequest) -> Option<String> {
-        let Self { server, headers, .. } = self;
+        let PostedMessages { server, headers, .. } = self.posted;
         let id = request.id.clone();
         let name = subject_name(headers, &request.method, &request.params);
         let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
@@ -158,7 +148,8 @@ impl LegacyPost<'_> {
         request: ClientRequest,
         meter: &mut RequestMeter,
     ) -> Result<Option<String>, RpcError> {
-        let Self { server, caller, headers, sender, session } = self;
+        let Self { posted, session } = self;
+        let PostedMessages { server, caller, .. } = posted;
         if request.method == "initialize" {
             let NewMcpSession { revision, client, capabilities, .. } =
                 introduction(&request.params, McpTransport::Sse)?;
@@ -168,23 +159,17 @@ impl LegacyPost<'_> {
             return Ok(Some(result_message(&request.id, &result)));
         }
         let origin = RequestOrigin::Legacy(Arc::clone(session));
-        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
-        let method = MethodCall { server, context: &context, request: &request };
-        if request.method != "tools/call" {
-            if let Some(pending) = method.relayed()? {
-                return Ok(Some(self.answer_with_messages(pending).await));
-            }
-            return Ok(Some(method.answer().await?));
-        }
-        match server.call_tool(context, headers, request, meter).await? {
-            CallReply::Recorded(_) => Ok(None),
-            CallReply::Pending(pending) => Ok(Some(self.answer_with_messages(pending).await)),
-        }
+        Ok(match posted.reply(origin, request, meter).await? {
+            CallReply::Whole(answer) => Some(answer),
+            CallReply::Pending(pending) => Some(self.answer_with_messages(pending).await),
+            CallReply::Recorded(_) => None,
+        })
     }
 
     /// Waits for an answer, and puts messages before it into the session's stream.
     async fn answer_with_messages(self, pending: PendingAnswer) -> String {
         let PendingAnswer { mut answer, messages, .. } = pending;
+        let PostedMessages { server, caller, .. } = self.posted;
         let stream = StreamName::new("mcp", &self.session.id);
         let Some(mut messages) = messages else { return answer.await.message };
         loop {
@@ -193,7 +178,7 @@ impl LegacyPost<'_> {
                 Some(message) = messages.recv() => message,
                 answer = &mut answer => return answer.message,
             };
-            if let Err(error) = self.server.services.mcp.say(self.caller, &stream, message).await {
+            if let Err(error) = server.services.mcp.say(caller, &stream, message).await {
                 tracing::warn!(error = telemetry::chain(&error), "a message to a client is lost");
             }
         }

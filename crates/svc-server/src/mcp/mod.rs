@@ -49,7 +49,7 @@ use self::call::recover_calls;
 use crate::web::{Code, Problem, RouteName};
 
 pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts, servers_prompt};
-pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};
+pub use resources::{ResourcePage, ResourceProvider, StreamResources};
 pub use rpc::RpcError;
 pub use server::{McpMetrics, McpServer, McpServerParts};
 

@@ -9,11 +9,8 @@ use axum::{
     extract::{Request as HttpRequest, State},
     response::{IntoResponse as _, Response},
 };
-use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts};
 use serde_json::{Value, value::RawValue};
 use svc_core::service::process::RequestSender;
 use svc_model::{Caller, limits};
@@ -30,10 +27,10 @@ use super::{
         self, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, request_origin, session_of,
     },
     rpc::{
-        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RpcError,
-        UnreadableMessage, error_message, parse_body, result_message,
+        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RequestEra,
+        RpcError, UnreadableMessage, error_message, parse_body, result_message,
     },
-    server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
+    server::{McpSession, RequestMeter, RequestOutcome},
     stream::{AnswerForms, CallLog, pending_response, whole_response},
     streams::listen,
 };
@@ -48,12 +45,9 @@ pub(super) async fn post_message(
     request: HttpRequest,
 ) -> Result<Response, Problem> {
     let (parts, body) = parts_of(request);
-    let (headers, sender) = (&parts.headers, sender_of(&parts.extensions));
-    let forms = AnswerForms::from_headers(headers);
-    let body = read_body(&server, headers, body).await?;
-    let posted = PostedMessages { server: &server, caller: &caller, headers, sender, forms };
-    Ok(match web::parse_body(body, parse_messages).await {
-        Err(UnreadableMessage { id, error }) => refusal(id.as_deref(), &error, forms),
+    let posted = PostedMessages::new(&server, &caller, &parts);
+    Ok(match posted.parse(body).await? {
+        Err(UnreadableMessage { id, error }) => refusal(id.as_deref(), &error, posted.forms),
         Ok(ClientBody::Single(ClientMessage::Request(request))) => {
             posted.answer_request(request).await
         }
@@ -62,16 +56,34 @@ pub(super) async fn post_message(
     })
 }
 
+/// What the messages of one request have in common.
 #[derive(Clone, Copy)]
-struct PostedMessages<'a> {
-    server: &'a McpServer,
-    caller: &'a Caller,
-    headers: &'a HeaderMap,
+pub(super) struct PostedMessages<'a> {
+    pub(super) server: &'a McpServer,
+    pub(super) caller: &'a Caller,
+    pub(super) headers: &'a HeaderMap,
     sender: RequestSender,
-    forms: AnswerForms,
+    pub(super) forms: AnswerForms,
 }
 
-impl PostedMessages<'_> {
+impl<'a> PostedMessages<'a> {
+    pub(super) fn new(server: &'a McpServer, caller: &'a Caller, parts: &'a Parts) -> Self {
+        let headers = &parts.headers;
+        let sender = parts.extensions.get().copied().unwrap_or_default();
+        Self { server, caller, headers, sender, forms: AnswerForms::from_headers(headers) }
+    }
+
+    /// Reads and parses the body.
+    pub(super) async fn parse(
+        self,
+        body: Body,
+    ) -> Result<Result<ClientBody, UnreadableMessage>, Problem> {
+        web::require_json(self.headers)?;
+        let stall = self.server.services.tuning().body_stall;
+        let body = web::read(body, limits::BODY_BYTES, stall).await?;
+        Ok(web::parse_body(body, parse_messages).await)
+    }
+
     async fn answer_request(self, request: ClientRequest) -> Response {
         let Self { server, headers, forms, .. } = self;
         let method = request.method.clone();
@@ -103,7 +115,7 @@ impl PostedMessages<'_> {
         request: ClientRequest,
         meter: &mut RequestMeter,
     ) -> Result<Response, RpcError> {
-        let Self { server, caller, headers, sender, forms } = self;
+        let Self { server, caller, headers, forms, .. } = self;
         let origin = request_origin(server, caller, headers, &request).await;
         let is_initialize = request.method == "initialize";
         meter.era = match &origin {
@@ -124,25 +136,36 @@ impl PostedMessages<'_> {
             meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(response);
         }
-        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
-        let method = MethodCall { server, context: &context, request: &request };
-        if request.method != "tools/call" {
-            if let Some(pending) = method.relayed()? {
-                let meter = Some(meter.clone());
-                let response = pending_response(server, request.id, pending, forms, meter);
-                return Ok(Box::pin(response).await);
-            }
-            let answer = Box::pin(method.answer()).await?;
-            meter.count(&server.metrics, RequestOutcome::Result);
-            return Ok(whole_response(answer, 200, forms));
-        }
         let id = request.id.clone();
-        match server.call_tool(context, headers, request, meter).await? {
+        match self.reply(origin, request, meter).await? {
+            CallReply::Whole(answer) => {
+                meter.count(&server.metrics, RequestOutcome::Result);
+                Ok(whole_response(answer, 200, forms))
+            }
             CallReply::Pending(pending) => {
                 Ok(pending_response(server, id, pending, forms, Some(meter.clone())).await)
             }
             CallReply::Recorded(call) => Box::pin(self.recorded_response(id, call)).await,
         }
+    }
+
+    /// The reply to a request of any method but those that begin a session or a subscription.
+    pub(super) async fn reply(
+        self,
+        origin: RequestOrigin,
+        request: ClientRequest,
+        meter: &mut RequestMeter,
+    ) -> Result<CallReply, RpcError> {
+        let Self { server, caller, headers, sender, .. } = self;
+        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
+        if request.method == "tools/call" {
+            return server.call_tool(context, headers, request, meter).await;
+        }
+        let method = MethodCall { server, context: &context, request: &request };
+        if let Some(pending) = method.relayed()? {
+            return Ok(CallReply::Pending(pending));
+        }
+        Box::pin(method.answer()).await.map(CallReply::Whole)
     }
 
     /// The response of a recorded call: its stream, or the answer at the end of it.
@@ -152,8 +175,8 @@ impl PostedMessages<'_> {
         call: RecordedCall,
     ) -> Result<Response, RpcError> {
         let Self { server, forms, .. } = self;
-        let RecordedCall { id: call, stream, session, is_repeatable } = call;
-        let log = CallLog::open(server, call, stream, session, 0).await?;
+        let RecordedCall { id: call, session, is_repeatable } = call;
+        let log = CallLog::open(server, call, session, 0).await?;
         if forms.events {
             return Ok(log.response(server, &id));
         }
@@ -236,21 +259,13 @@ impl PostedMessages<'_> {
         origin: RequestOrigin,
         request: ClientRequest,
     ) -> Result<String, RpcError> {
-        let Self { server, caller, headers, sender, .. } = self;
-        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
-        let method = MethodCall { server, context: &context, request: &request };
-        if request.method != "tools/call" {
-            if let Some(pending) = method.relayed()? {
-                return Ok(pending.answer.await.message);
-            }
-            return method.answer().await;
-        }
         // Requests of a batch are not counted.
         let mut meter = RequestMeter::start("tools/call", "", RequestEra::Legacy);
-        match server.call_tool(context, headers, request, &mut meter).await? {
+        match self.reply(origin, request, &mut meter).await? {
+            CallReply::Whole(answer) => Ok(answer),
             CallReply::Pending(pending) => Ok(pending.answer.await.message),
-            CallReply::Recorded(RecordedCall { id, stream, session, .. }) => {
-                let log = CallLog::open(server, id, stream, session, 0).await?;
+            CallReply::Recorded(RecordedCall { id, session, .. }) => {
+                let log = CallLog::open(self.server, id, session, 0).await?;
                 log.answer().await.ok_or_else(was_cancelled)
             }
         }
@@ -302,20 +317,7 @@ pub(super) fn parts_of(request: Request<Body>) -> (Parts, Body) {
     (parts, body)
 }
 
-pub(super) fn sender_of(extensions: &Extensions) -> RequestSender {
-    extensions.get().copied().unwrap_or_default()
-}
-
-pub(super) async fn read_body(
-    server: &McpServer,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Bytes, Problem> {
-    web::require_json(headers)?;
-    web::read(body, limits::BODY_BYTES, server.services.tuning().body_stall).await
-}
-
-pub(super) fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessage> {
+fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessage> {
     let Ok(text) = std::str::from_utf8(body) else {
         let error = RpcError::new(PARSE_ERROR, "the body is not UTF-8").status(400);
         return Err(UnreadableMessage { id: None, error });

@@ -39,8 +39,8 @@ use svc_wire::mcp::{self, CLIENT_PROCESS, EXPOSE, Revision, TASKS_EXTENSION, met
 
 use super::{
     McpServer,
-    rpc::{AnswerEra, ClientRequest, INVALID_REQUEST, RpcError, SESSION_NOT_FOUND},
-    server::{McpSession, RequestEra},
+    rpc::{ClientRequest, INVALID_REQUEST, RequestEra, RpcError, SESSION_NOT_FOUND},
+    server::McpSession,
 };
 
 pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static(mcp::SESSION_ID);
@@ -337,13 +337,6 @@ impl RequestOrigin {
         match self {
             Self::Modern(client) => Some(client),
             Self::Bare | Self::Legacy(_) => None,
-        }
-    }
-
-    pub(crate) fn answer_era(&self) -> AnswerEra {
-        match self {
-            Self::Bare | Self::Legacy(_) => AnswerEra::Legacy,
-            Self::Modern(_) => AnswerEra::Stateless,
         }
     }
 

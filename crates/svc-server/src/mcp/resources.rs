@@ -3,7 +3,6 @@
 use std::fmt;
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
 use serde_json::{Value, json};
 use svc_core::service::{Services, log::Selector};
 use svc_model::{Caller, StreamName, holds_call_results, limits, quote};
@@ -11,34 +10,8 @@ use svc_wire::sse::push_item;
 
 use super::rpc::RpcError;
 
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Resource {
-    pub uri: String,
-    pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mime_type: Option<String>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ResourceTemplate {
-    /// RFC 6570.
-    pub uri_template: String,
-    pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mime_type: Option<String>,
-}
-
-pub type ResourcePage = (Vec<Resource>, Option<String>);
+/// `Resource`s as MCP has them, and the cursor of the next page.
+pub type ResourcePage = (Vec<Value>, Option<String>);
 
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
     /// A page of the resources that the caller may read; empty for a cursor of another provider.
@@ -48,7 +21,8 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
         caller: &'a Caller,
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
-    fn templates(&self) -> Vec<ResourceTemplate>;
+    /// `ResourceTemplate`s as MCP has them.
+    fn templates(&self) -> Vec<Value>;
     /// The `contents` of a resource; `None` if this provider does not have it.
     fn read<'a>(
         &'a self,
@@ -93,30 +67,24 @@ impl ResourceProvider for StreamResources {
         Box::pin(async move {
             let page =
                 services.mcp.readable_streams(caller, cursor, limits::MCP_RESOURCES_PAGE).await?;
-            let resources = page.items.into_iter().map(|name| Resource {
-                uri: uri_of(&name),
-                title: None,
-                description: None,
-                mime_type: Some(JSON.to_owned()),
-                name: quote::plain(&name).into_owned(),
+            let resources = page.items.into_iter().map(|name| {
+                json!({ "uri": uri_of(&name), "name": quote::plain(&name), "mimeType": JSON })
             });
             Ok((resources.collect(), page.next_cursor))
         })
     }
 
-    fn templates(&self) -> Vec<ResourceTemplate> {
-        vec![ResourceTemplate {
-            uri_template: TEMPLATE.to_owned(),
-            name: "stream".to_owned(),
-            title: Some("A stream of the event log".to_owned()),
-            description: Some(
-                "Events of one stream: `team` (who comes and goes), `task/<id>` (a task's output), `peer/<id>` (its \
-                 messages' delivery), … Without `after` the latest `limit` (100) events; with it those that follow \
-                 that seq. Subscribe to hear of new ones."
-                    .to_owned(),
-            ),
-            mime_type: Some(JSON.to_owned()),
-        }]
+    fn templates(&self) -> Vec<Value> {
+        let about = "Events of one stream: `team` (who comes and goes), `task/<id>` (a task's output), `peer/<id>` (its \
+                     messages' delivery), … Without `after` the latest `limit` (100) events; with it those that follow \
+                     that seq. Subscribe to hear of new ones.";
+        vec![json!({
+            "uriTemplate": TEMPLATE,
+            "name": "stream",
+            "title": "A stream of the event log",
+            "description": about,
+            "mimeType": JSON,
+        })]
     }
 
     fn read<'a>(

@@ -335,12 +335,28 @@ pub(crate) fn request_message(id: &str, method: &str, params: &Value) -> String 
     JsonRpcWriter::new().id(id).method(method).params(params).into_text()
 }
 
-/// The era of a request, as far as its answer depends on it.
+/// The era of a request. Its answer depends on whether it is modern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AnswerEra {
-    /// Revisions with sessions, and bare calls.
+pub(crate) enum RequestEra {
+    /// Of a stateless revision.
+    Modern,
+    /// In a session.
     Legacy,
-    Stateless,
+    /// Neither a session nor a revision.
+    Bare,
+    /// Refused before the era was known.
+    Unknown,
+}
+
+impl RequestEra {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Modern => "modern",
+            Self::Legacy => "legacy",
+            Self::Bare => "bare",
+            Self::Unknown => "none",
+        }
+    }
 }
 
 /// A result with the members that a stateless revision adds.
@@ -414,11 +430,11 @@ impl Serialize for ServerMeta {
 }
 
 impl<T: Serialize> EraResult<T> {
-    pub(crate) fn complete(era: AnswerEra, members: T, cache: Option<CacheHint>) -> Self {
-        match era {
-            AnswerEra::Legacy => Self { members, stateless: None },
-            AnswerEra::Stateless => Self::stateless(ResultType::Complete, members, cache),
+    pub(crate) fn complete(era: RequestEra, members: T, cache: Option<CacheHint>) -> Self {
+        if era == RequestEra::Modern {
+            return Self::stateless(ResultType::Complete, members, cache);
         }
+        Self { members, stateless: None }
     }
 
     pub(crate) fn stateless(result_type: ResultType, members: T, cache: Option<CacheHint>) -> Self {
@@ -431,7 +447,7 @@ impl<T: Serialize> EraResult<T> {
 /// may be kept where the server does not say so; all else passes byte for byte.
 pub(crate) fn raw_in_era(
     result: &RawValue,
-    era: AnswerEra,
+    era: RequestEra,
     cache: Option<CacheHint>,
 ) -> Cow<'_, RawValue> {
     #[derive(Deserialize)]
@@ -445,7 +461,7 @@ pub(crate) fn raw_in_era(
         cache_scope: Option<&'a RawValue>,
     }
     let text = result.get();
-    let (AnswerEra::Stateless, Ok(known), Some(members)) =
+    let (RequestEra::Modern, Ok(known), Some(members)) =
         (era, serde_json::from_str::<Known<'_>>(text), text.strip_prefix('{'))
     else {
         return Cow::Borrowed(result);
@@ -548,18 +564,18 @@ mod tests {
     fn raw_results_get_what_their_era_needs_and_keep_all_else() {
         let cache = Some(CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private });
         for (result, era, cache, expected) in [
-            (r#"{"a": 1.0}"#, AnswerEra::Legacy, cache, r#"{"a": 1.0}"#),
-            (r#"{"a": 1.0}"#, AnswerEra::Stateless, None, r#"{"resultType":"complete","a": 1.0}"#),
-            ("{ }", AnswerEra::Stateless, None, r#"{"resultType":"complete" }"#),
+            (r#"{"a": 1.0}"#, RequestEra::Legacy, cache, r#"{"a": 1.0}"#),
+            (r#"{"a": 1.0}"#, RequestEra::Modern, None, r#"{"resultType":"complete","a": 1.0}"#),
+            ("{ }", RequestEra::Modern, None, r#"{"resultType":"complete" }"#),
             (
                 "{}",
-                AnswerEra::Stateless,
+                RequestEra::Modern,
                 cache,
                 r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private"}"#,
             ),
             (
                 r#"{"ttlMs":5,"cacheScope":"public","resultType":"complete"}"#,
-                AnswerEra::Stateless,
+                RequestEra::Modern,
                 cache,
                 r#"{"ttlMs":5,"cacheScope":"public","resultType":"complete"}"#,
             ),
@@ -572,7 +588,7 @@ mod tests {
     #[test]
     fn members_stand_beside_those_of_the_era() {
         let raw = RawValue::from_string("[1.0,  2]".to_owned()).unwrap();
-        let result = EraResult::complete(AnswerEra::Legacy, Members { raw: &raw }, None);
+        let result = EraResult::complete(RequestEra::Legacy, Members { raw: &raw }, None);
         let text = serde_json::to_string(&result).unwrap();
         assert_eq!(text, r#"{"raw":[1.0,  2]}"#);
         let cache = CacheHint { ttl_ms: 5, cache_scope: CacheScope::Private };

@@ -34,6 +34,7 @@ use super::{
     call::{OpenQuestions, RequestStateSigner, RunningCalls},
     prompts::PromptTemplate,
     resources::ResourceProvider,
+    rpc::RequestEra,
 };
 use crate::web::KeepAlive;
 
@@ -364,27 +365,6 @@ struct McpRequestLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MethodLabel {
     method: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RequestEra {
-    Modern,
-    Legacy,
-    /// Neither a session nor a revision.
-    Bare,
-    /// Refused before the era was known.
-    Unknown,
-}
-
-impl RequestEra {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Modern => "modern",
-            Self::Legacy => "legacy",
-            Self::Bare => "bare",
-            Self::Unknown => "none",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! Responses: complete answers, pending answers, and streams of server-sent events.
 //!
-//! [`McpResponseBody`] is the one mechanism of all streams: it ends them, keeps them alive and
-//! reports their errors. A connection pulls its body, so a reader that does not read costs only its
-//! cursor, and nobody waits for it.
+//! Each stream is a [`MessageSource`] in a [`StreamBody`].
 //!
 //! A client of a session reads three kinds of stream: that of a call on record, the standalone
 //! stream of `GET /mcp`, and the one stream of a session of 2024-11-05. Each message of the log has
@@ -10,7 +8,10 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
 use futures_util::{
     FutureExt as _,
@@ -22,21 +23,22 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use svc_core::service::{self, log::StreamFollower};
 use svc_model::{CallId, Caller, Event, Seq, StreamName, limits};
-use svc_sys::telemetry;
 use svc_wire::{
     mcp::Revision,
     sse::{self, KEEP_ALIVE, MEDIA_TYPE as EVENTS},
 };
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     McpServer,
-    call::{CallAnswer, PendingAnswer, token_ended},
+    call::{CallAnswer, PendingAnswer, log_stream_of, token_ended},
     notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
     server::{McpMetrics, McpSession, RequestMeter},
 };
-use crate::web::{Accept, EndsWithToken, FinalPart, KeepAliveTimer};
+use crate::{
+    stream_body::{StreamBody, StreamSource},
+    web::{Accept, EndsWithToken},
+};
 
 const JSON: &str = "application/json";
 
@@ -83,83 +85,29 @@ pub(crate) trait MessageSource: Send {
     }
 }
 
-/// A body whose parts come from a source. One type for all sources, so that it exists once in the
-/// program.
-pub(crate) struct McpResponseBody {
-    source: Box<dyn MessageSource>,
-    /// Sent before the source's parts.
-    first: Option<String>,
-    /// Cancelled when the session that the stream belongs to is closed.
-    closed: CancellationToken,
-    stop: CancellationToken,
-    timer: KeepAliveTimer,
-    is_over: bool,
+/// One type for all sources, so that the body exists once in the program.
+impl StreamSource for Box<dyn MessageSource> {
+    async fn next(&mut self) -> Result<Option<Bytes>, service::Error> {
+        Ok((**self).next().await?.map(Bytes::from))
+    }
+
+    fn last_words(&mut self) -> Option<Bytes> {
+        (**self).last_words().map(Bytes::from)
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        (**self).keep_alive()
+    }
 }
 
-impl McpResponseBody {
-    pub(crate) fn new(
-        server: &McpServer,
-        first: Option<String>,
-        source: impl MessageSource + 'static,
-    ) -> Self {
-        Self {
-            source: Box::new(source),
-            first,
-            closed: CancellationToken::new(),
-            stop: server.stop.clone(),
-            timer: server.keep_alive.timer(),
-            is_over: false,
-        }
-    }
-
-    pub(crate) fn events(self) -> Response {
-        let mut response = self.response();
-        sse::announce(response.headers_mut());
-        response
-    }
-
-    /// The response of one JSON text in parts.
-    fn json(self) -> Response {
-        let mut response = self.response();
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
-        response
-    }
-
-    fn response(self) -> Response {
-        let parts = stream::unfold(self, |mut body| async move {
-            let part = body.next().await?;
-            Some((Ok::<_, Infallible>(part), body))
-        });
-        Response::new(Body::from_stream(parts))
-    }
-
-    async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first.into());
-        }
-        if self.is_over {
-            return None;
-        }
-        let part = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => {
-                self.is_over = true;
-                self.source.last_words()?.into()
-            }
-            () = self.closed.cancelled() => return None,
-            next = self.source.next() => match next {
-                Ok(part) => part?.into(),
-                Err(error) => {
-                    // The client resumes with its last id, and gets the error if it persists.
-                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
-                    return None;
-                }
-            },
-            () = self.timer.due() => Bytes::from_static(self.source.keep_alive().as_bytes()),
-        };
-        self.timer.restart();
-        Some(part)
-    }
+/// The body whose parts come from a source, after a first one.
+pub(crate) fn stream_body(
+    server: &McpServer,
+    first: Option<String>,
+    source: impl MessageSource + 'static,
+) -> StreamBody<Box<dyn MessageSource>> {
+    let source: Box<dyn MessageSource> = Box::new(source);
+    StreamBody::new(&server.stop, &server.keep_alive, first, source)
 }
 
 /// The response to `HEAD` where `GET` opens a stream: it has the same headers, and opens none.
@@ -227,10 +175,11 @@ pub(crate) async fn pending_response(
     let meter = meter.map(|meter| (meter, server.metrics.clone()));
     let source = AnswerSource { id, pending, meter, events, is_repeatable };
     if !events {
-        return McpResponseBody::new(server, Some(JSON_KEEP_ALIVE.to_owned()), source).json();
+        let body = stream_body(server, Some(JSON_KEEP_ALIVE.to_owned()), source).into_body();
+        return ([(header::CONTENT_TYPE, HeaderValue::from_static(JSON))], body).into_response();
     }
     let first = first.map_or_else(|| ": at work\n\n".to_owned(), |message| event(&message));
-    let response = McpResponseBody::new(server, Some(first), source).events();
+    let response = stream_body(server, Some(first), source).into_events();
     match ends_with_token {
         Some(id) => ending_with_token(response, &id),
         None => response,
@@ -240,9 +189,8 @@ pub(crate) async fn pending_response(
 /// Lets the stream of a call end with its caller's token, and then with an error as the answer to
 /// the request.
 fn ending_with_token(mut response: Response, id: &RawValue) -> Response {
-    let extensions = response.extensions_mut();
-    extensions.insert(EndsWithToken);
-    extensions.insert(FinalPart(event(&token_ended(id)).into()));
+    let last = event(&token_ended(id)).into();
+    response.extensions_mut().insert(EndsWithToken::Answer(Some(last)));
     response
 }
 
@@ -313,6 +261,8 @@ pub(crate) struct CallLog {
     session: Arc<McpSession>,
     /// Requests of the tool to close the connection, so that the client resumes.
     close_requests: Option<watch::Receiver<u64>>,
+    /// Whether the client has got the delay before it resumes.
+    retry_given: bool,
 }
 
 /// The id of an event: the stream, and how far the client has read it.
@@ -356,26 +306,26 @@ impl CallLog {
     pub(crate) async fn open(
         server: &McpServer,
         call: CallId,
-        stream: StreamName,
         session: Arc<McpSession>,
         after: Seq,
     ) -> Result<Self, service::Error> {
+        let stream = log_stream_of(&call, &session);
         let follow = server.services.log.follow(stream, after).await?;
         let mut close_requests = server.running.get(&call).map(|running| running.close_requests);
         // Requests before this connection were for earlier connections.
         close_requests.iter_mut().for_each(watch::Receiver::mark_unchanged);
-        Ok(Self { follow, call, session, close_requests })
+        let retry_given = is_primed(session.client().revision);
+        Ok(Self { follow, call, session, close_requests, retry_given })
     }
 
     /// The stream of the call that has this JSON-RPC id.
     pub(crate) fn response(self, server: &McpServer, id: &RawValue) -> Response {
-        let primed = is_primed(self.session.client().revision);
-        let first = primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
+        let is_primed = self.retry_given;
+        let first = is_primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
         let closed = self.session.closed.clone();
-        let source = CallLogSource { log: self, retry_given: primed };
-        let body = McpResponseBody { closed, ..McpResponseBody::new(server, first, source) };
+        let body = stream_body(server, first, self).until_closed(closed);
         // Only a slow call is on record, and no such call ends its own session.
-        ending_with_token(body.events(), id)
+        ending_with_token(body.into_events(), id)
     }
 
     /// The answer at the end of the stream; `None` if the call was cancelled.
@@ -390,19 +340,13 @@ impl CallLog {
     }
 }
 
-struct CallLogSource {
-    log: CallLog,
-    /// Whether the client has got the delay before it resumes.
-    retry_given: bool,
-}
-
-impl MessageSource for CallLogSource {
+impl MessageSource for CallLog {
     fn next(&mut self) -> NextPart<'_> {
         Box::pin(async move {
-            let close_request = self.log.close_requests.as_mut().map(watch::Receiver::changed);
+            let close_request = self.close_requests.as_mut().map(watch::Receiver::changed);
             let events = tokio::select! {
                 biased;
-                events = self.log.follow.next() => events?,
+                events = self.follow.next() => events?,
                 Some(Ok(())) = OptionFuture::from(close_request) => None,
             };
             let Some(events) = events else { return Ok(None) };
@@ -411,7 +355,7 @@ impl MessageSource for CallLogSource {
                 if !std::mem::replace(&mut self.retry_given, true) {
                     text = format!("retry: {}\n", limits::MCP_RETRY_MS);
                 }
-                push_event(&mut text, self.log.call.as_str(), event);
+                push_event(&mut text, self.call.as_str(), event);
             }
             Ok(Some(text))
         })
@@ -521,7 +465,7 @@ pub(crate) async fn standalone_response(
     };
     let source = StandaloneSource { latest: session.streams.subscribe(), number, notices };
     let closed = session.closed.clone();
-    Ok(McpResponseBody { closed, ..McpResponseBody::new(server, Some(first), source) }.events())
+    Ok(stream_body(server, Some(first), source).until_closed(closed).into_events())
 }
 
 struct StandaloneSource {
@@ -567,7 +511,7 @@ pub(crate) async fn sse_session_response(
     let notices = McpSessionNotices::new(server, caller, &session, None).await?;
     let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
     let (source, closed) = (SseStreamSource { follow, notices }, session.closed.clone());
-    Ok(McpResponseBody { closed, ..McpResponseBody::new(server, Some(first), source) }.events())
+    Ok(stream_body(server, Some(first), source).until_closed(closed).into_events())
 }
 
 struct SseStreamSource {

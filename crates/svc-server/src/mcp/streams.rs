@@ -10,9 +10,9 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Serialize;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::service::Error;
-use svc_model::{CallId, Caller};
+use svc_model::Caller;
 use svc_wire::mcp::meta;
 
 use super::{
@@ -26,11 +26,11 @@ use super::{
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
-        CallLog, LogCursor, McpResponseBody, MessageSource, NextPart, event, standalone_response,
-        standalone_stream_of, stream_head,
+        CallLog, LogCursor, MessageSource, NextPart, event, standalone_response,
+        standalone_stream_of, stream_body, stream_head,
     },
 };
-use crate::web::{Code, Endless, Problem};
+use crate::web::{Code, EndsWithToken, Problem};
 
 /// `GET /mcp`: the standalone stream of a session, or the rest of a call's stream.
 pub(super) async fn open_stream(
@@ -74,7 +74,7 @@ pub(super) async fn open_stream(
         // The client has all of it, and would resume again after an empty stream.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let log = CallLog::open(server, row.call_id, name, session, after).await.map_err(failed)?;
+    let log = CallLog::open(server, row.call_id, session, after).await.map_err(failed)?;
     let id = RawValue::from_string(row.rpc_id);
     Ok(log.response(server, id.as_deref().unwrap_or(RawValue::NULL)))
 }
@@ -127,22 +127,8 @@ fn only_post() -> Response {
 struct Acknowledgement<'a> {
     #[serde(rename = "_meta")]
     meta: BTreeMap<&'static str, &'a RawValue>,
-    notifications: GrantedNotices<'a>,
-}
-
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct GrantedNotices<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tools_list_changed: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompts_list_changed: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resources_list_changed: Option<bool>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    resource_subscriptions: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    task_ids: Vec<CallId>,
+    /// Those that are granted.
+    notifications: Map<String, Value>,
 }
 
 pub(super) async fn listen(
@@ -160,36 +146,39 @@ pub(super) async fn listen(
         resources: wants(requested, "resourcesListChanged"),
         ..NoticeFilter::default()
     };
-    let mut granted = GrantedNotices {
-        tools_list_changed: filter.tools.then_some(true),
-        prompts_list_changed: filter.prompts.then_some(true),
-        resources_list_changed: filter.resources.then_some(true),
-        ..GrantedNotices::default()
-    };
+    let mut uris = Vec::new();
     let resources = CallerResources { server, caller };
     for uri in texts(requested, "resourceSubscriptions")? {
         let Some(stream) = resources.stream_of(uri).await? else { continue };
         filter.watched.entry(stream.as_str().to_owned()).or_default().insert(uri.to_owned());
-        granted.resource_subscriptions.push(uri);
+        uris.push(uri);
     }
     for id in texts(requested, "taskIds")? {
         let task = server.services.mcp.call(caller, id).await?.filter(|row| row.is_task);
         if let Some(row) = task.filter(|_| client.has_tasks()) {
-            granted.task_ids.push(row.call_id.clone());
             filter.tasks.push(row.call_id);
         }
     }
+    let granted = [
+        ("toolsListChanged", json!(filter.tools), filter.tools),
+        ("promptsListChanged", json!(filter.prompts), filter.prompts),
+        ("resourcesListChanged", json!(filter.resources), filter.resources),
+        ("resourceSubscriptions", json!(uris), !uris.is_empty()),
+        ("taskIds", json!(filter.tasks), !filter.tasks.is_empty()),
+    ];
+    let granted = granted.into_iter().filter(|(.., is_granted)| *is_granted);
+    let notifications = granted.map(|(name, value, _)| (name.to_owned(), value)).collect();
     let notices = NoticeQueue::new(server, caller, filter, None).await?;
     let acknowledgement = Acknowledgement {
         meta: BTreeMap::from([(meta::SUBSCRIPTION_ID, &*request.id)]),
-        notifications: granted,
+        notifications,
     };
     let method = "notifications/subscriptions/acknowledged";
     let acknowledgement = notification_message(method, &acknowledgement);
     let source = ListenSource { request: request.id.clone(), notices: Box::new(notices) };
     let first = Some(event(&acknowledgement));
-    let mut response = McpResponseBody::new(server, first, source).events();
-    response.extensions_mut().insert(Endless);
+    let mut response = stream_body(server, first, source).into_events();
+    response.extensions_mut().insert(EndsWithToken::Endless);
     Ok(response)
 }
 

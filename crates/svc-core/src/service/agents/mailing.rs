@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use svc_client::hosts::{HostError, HostInput};
+use svc_client::hosts::{HostError, KeptHost};
 use svc_model::{
     AgentId, MessageId, PeerId, StreamName,
     conversation::RunMode,
@@ -95,7 +95,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
     let stream = StreamName::new("peer", &peer);
     // Listen first and read second, or a message in between waits for the next one.
     let mut listener = store.bus().listen(&stream);
-    let host = agents.host(id).input();
+    let host = agents.host(id).keep();
     let mut mail = AgentMailing { core: core.clone(), peer, host, with_host: HashSet::new() };
     loop {
         wait_for_end_of_limit(core, &mail.peer).await?;
@@ -121,7 +121,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
 struct AgentMailing {
     core: Core,
     peer: PeerId,
-    host: HostInput,
+    host: KeptHost,
     /// Messages that the host has and that have begun no turn yet.
     with_host: HashSet<MessageId>,
 }

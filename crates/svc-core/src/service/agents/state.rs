@@ -317,7 +317,7 @@ impl HostReach {
 
     /// Probes an agent's host again and again until the future is dropped.
     pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
-        let mut probe = host.probe();
+        let mut probe = host.keep();
         let mut is_first = true;
         loop {
             sleep(HOST_CHECK).await;

@@ -25,7 +25,7 @@ use super::{
     App, Code, EntryRules, Problem,
     api::{Api, Operation},
     entry::{BrowserToken, cookie_name},
-    request::Json,
+    request::{Json, StatusResult},
 };
 
 /// A file, plain and compressed. The build script makes the list of them.
@@ -160,11 +160,11 @@ fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     values.flat_map(|value| value.split(','))
 }
 
-async fn make_code(app: App, caller: Caller) -> Result<(StatusCode, Json<LoginCode>), Problem> {
+async fn make_code(app: App, caller: Caller) -> StatusResult<LoginCode> {
     Ok((StatusCode::CREATED, Json(app.services.access.make_login_code(&caller).await?)))
 }
 
-async fn make_ticket(app: App, caller: Caller) -> Result<(StatusCode, Json<LoginTicket>), Problem> {
+async fn make_ticket(app: App, caller: Caller) -> StatusResult<LoginTicket> {
     Ok((StatusCode::CREATED, Json(app.services.access.make_login_ticket(&caller).await?)))
 }
 

@@ -1,16 +1,20 @@
 //! Errors: every one is a problem document that names what is wrong.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
+use http::Method;
 use serde_json::{Value, json};
+use svc_core::service::Tuning;
+use svc_model::BudgetKind;
 
 use super::{
-    Client, Reply,
+    Client, Reply, TestServer,
     shapes::{done, instant, invalid, new_task, page, peer, problem, text},
 };
+use crate::http::ConnectionBounds;
 
 #[test]
 fn body_that_is_not_json_gets_400() {
@@ -346,6 +350,42 @@ fn list_accepts_limits_1_to_500_and_its_own_cursors() {
         for bad in ["abc", "%00", "!!!!", "-1"] {
             invalid(&d.get(&format!("{list}&{cursor}={bad}")), cursor);
         }
+    }
+}
+
+/// Only the routes that give streams count as streams.
+#[test]
+fn accept_does_not_evade_the_bound_of_requests() {
+    let mut tuning = Tuning::default();
+    tuning.budget.set(BudgetKind::Requests, 0);
+    let d = Client::with(&tuning);
+    let session = d.session("s-1");
+    for accept in ["application/json", "text/event-stream"] {
+        let reply = session.request("GET", "/v1/tasks").header("Accept", accept).send();
+        let detail = text(&problem(&reply, 429, "limit_reached"), "detail");
+        assert!(detail.starts_with("budget.requests: "), "{accept}: {detail}");
+    }
+}
+
+/// A route that needs no credential says nothing of the client.
+#[tokio::test]
+async fn connection_is_known_by_the_last_credential_that_it_showed() {
+    let server = TestServer::start().await;
+    let client = ConnectionBounds::of_tcp().connection();
+    for (path, token, is_known) in [
+        ("/v1/peers", Some("wrong"), false),
+        ("/v1/peers", None, true),
+        ("/health", Some("wrong"), true),
+        ("/v1/nothing", None, true),
+        ("/v1/peers", Some("wrong"), false),
+        ("/health", None, false),
+        ("/v1/peers", None, true),
+    ] {
+        let request = server.request(token, Method::GET, path);
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Arc::clone(&client));
+        server.send(request).await;
+        assert_eq!(client.check().is_none(), is_known, "{path} {token:?}");
     }
 }
 

@@ -26,7 +26,7 @@ use super::{
     super::{
         McpServer,
         rpc::{
-            AnswerEra, CacheHint, EraResult, INTERNAL_ERROR, INVALID_PARAMS, ResultType, RpcError,
+            CacheHint, EraResult, INTERNAL_ERROR, INVALID_PARAMS, RequestEra, ResultType, RpcError,
             UNAUTHORIZED, error_message, object_or_empty, raw_in_era, request_message,
             result_message, result_with_room,
         },
@@ -118,11 +118,11 @@ fn room_for(output: &Output) -> usize {
 }
 
 /// The output for the client, which may say that the tool failed; or a JSON-RPC error.
-fn output_of(outcome: Result<Output, Failure>, era: AnswerEra) -> Result<Output, RpcError> {
+fn output_of(outcome: Result<Output, Failure>, era: RequestEra) -> Result<Output, RpcError> {
     match outcome {
         Ok(output) => Ok(output),
         Err(Failure::Tool(error)) => Ok(Output::error(&error)),
-        Err(Failure::MissingCapability(_)) if era == AnswerEra::Legacy => {
+        Err(Failure::MissingCapability(_)) if era != RequestEra::Modern => {
             let text = "the client cannot do what this tool needs of it";
             Ok(Output::error(&ToolError::new(ErrorType::Unavailable, text).retryable(false)))
         }
@@ -168,7 +168,7 @@ impl CallAnswer {
     pub(super) fn from_outcome(
         id: &RawValue,
         outcome: Result<Output, Failure>,
-        era: AnswerEra,
+        era: RequestEra,
     ) -> Self {
         let output = match output_of(outcome, era) {
             Ok(output) => output,
@@ -193,7 +193,7 @@ impl CallAnswer {
     /// The answer with a child server's result, which passes byte for byte.
     pub(crate) fn verbatim(
         id: &RawValue,
-        era: AnswerEra,
+        era: RequestEra,
         result: &RawValue,
         cache: Option<CacheHint>,
     ) -> Self {
@@ -295,7 +295,7 @@ pub(super) fn task_answer(id: &RawValue, row: Result<CallRow, service::Error>) -
 }
 
 pub(super) fn task_end(outcome: Result<Output, Failure>) -> CallEnd {
-    let (state, outcome) = match output_of(outcome, AnswerEra::Legacy) {
+    let (state, outcome) = match output_of(outcome, RequestEra::Legacy) {
         Ok(output) => {
             let result = to_raw_value(&CallToolResult::from_output(&output));
             (CallState::Completed, result.map(McpTaskOutcome::Result))
@@ -378,14 +378,6 @@ pub(super) async fn say(server: &McpServer, caller: &Caller, mode: &CallMode, me
             }
         }
     }
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct InputRequired {
-    input_requests: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_state: Option<String>,
 }
 
 /// The capability that the client has not declared and that one of the questions needs.
@@ -514,13 +506,14 @@ impl Round {
         caller: &Caller,
         record: &CallRecord,
         kept: Option<Value>,
-    ) -> EraResult<InputRequired> {
-        let has_state = kept.is_some() || !self.answers.is_empty();
-        let request_state = has_state.then(|| {
+    ) -> EraResult<Value> {
+        let mut members = json!({ "inputRequests": self.input_requests() });
+        if kept.is_some() || !self.answers.is_empty() {
             let state = RequestState { answers: self.answers.clone(), kept };
-            server.state_signer.sign(state, binding(caller, record), server.services.now())
-        });
-        let members = InputRequired { input_requests: self.input_requests(), request_state };
+            let now = server.services.now();
+            let signed = server.state_signer.sign(state, binding(caller, record), now);
+            members["requestState"] = signed.into();
+        }
         EraResult::stateless(ResultType::InputRequired, members, None)
     }
 }
@@ -565,7 +558,7 @@ mod tests {
     fn a_tools_object_passes_byte_for_byte_and_once_more_as_text() {
         let object = RawValue::from_string(r#"{"b": 1.0,"a":"x\n"}"#.to_owned()).unwrap();
         let id = RawValue::from_string("7".to_owned()).unwrap();
-        let answer = CallAnswer::from_outcome(&id, Ok(Output::Object(object)), AnswerEra::Legacy);
+        let answer = CallAnswer::from_outcome(&id, Ok(Output::Object(object)), RequestEra::Legacy);
         assert_eq!(
             answer.message,
             r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"{\"b\": 1.0,\"a\":\"x\\n\"}"}],"structuredContent":{"b": 1.0,"a":"x\n"}}}"#
@@ -579,10 +572,10 @@ mod tests {
         let result =
             r#"{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"z":1e400,"isError":true}"#;
         let output = || Output::Verbatim(RawValue::from_string(result.to_owned()).unwrap());
-        let answer = CallAnswer::from_outcome(&id, Ok(output()), AnswerEra::Legacy);
+        let answer = CallAnswer::from_outcome(&id, Ok(output()), RequestEra::Legacy);
         assert_eq!(answer.message, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#));
         assert_eq!(answer.outcome, RequestOutcome::ToolError);
-        let answer = CallAnswer::from_outcome(&id, Ok(output()), AnswerEra::Stateless);
+        let answer = CallAnswer::from_outcome(&id, Ok(output()), RequestEra::Modern);
         let typed = result.replacen('{', r#"{"resultType":"complete","#, 1);
         assert_eq!(answer.message, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{typed}}}"#));
     }
@@ -591,9 +584,9 @@ mod tests {
     fn what_the_client_lacks_is_an_error_of_the_protocol_only_without_sessions() {
         let id = RawValue::from_string("7".to_owned()).unwrap();
         let missing = || Err(Failure::MissingCapability(json!({ "roots": {} })));
-        let answer = CallAnswer::from_outcome(&id, missing(), AnswerEra::Legacy);
+        let answer = CallAnswer::from_outcome(&id, missing(), RequestEra::Legacy);
         assert_eq!((answer.status, answer.outcome), (200, RequestOutcome::ToolError));
-        let answer = CallAnswer::from_outcome(&id, missing(), AnswerEra::Stateless);
+        let answer = CallAnswer::from_outcome(&id, missing(), RequestEra::Modern);
         assert_eq!((answer.status, answer.outcome), (400, RequestOutcome::Error));
     }
 

@@ -62,7 +62,7 @@ pub(super) use self::{
 use super::{
     McpServer,
     request::{ModernClient, RequestContext, RequestOrigin, SessionSearch, check_argument_headers},
-    rpc::{AnswerEra, ClientRequest, RpcError, notification_message, object_or_empty, shortened},
+    rpc::{ClientRequest, RequestEra, RpcError, notification_message, object_or_empty, shortened},
     server::{McpSession, RequestMeter},
 };
 
@@ -70,6 +70,8 @@ use super::{
 const FIRST_LISTS: Duration = Duration::from_secs(5);
 
 pub(crate) enum CallReply {
+    /// The answer of a method that calls no tool.
+    Whole(String),
     Pending(PendingAnswer),
     /// The stream of the call ends with its answer.
     Recorded(RecordedCall),
@@ -95,7 +97,7 @@ impl McpServer {
         let tool = match self.tool_of(&caller, &origin, headers, &mut request, meter).await? {
             Ok(tool) => tool,
             Err(error) => {
-                let (id, era) = (&request.id, origin.answer_era());
+                let (id, era) = (&request.id, origin.era());
                 let answer = CallAnswer::from_outcome(id, Err(error.into()), era);
                 let answer = std::future::ready(answer).boxed();
                 return Ok(CallReply::Pending(PendingAnswer {
@@ -215,7 +217,6 @@ impl McpServer {
 /// A call on record, whose answer is read from the log.
 pub(crate) struct RecordedCall {
     pub(crate) id: CallId,
-    pub(crate) stream: StreamName,
     pub(crate) session: Arc<McpSession>,
     /// Whether the next start runs it again.
     pub(crate) is_repeatable: bool,
@@ -230,10 +231,7 @@ async fn record_and_run(
     record: CallRecord,
 ) -> Result<RecordedCall, RpcError> {
     let is_repeatable = tool.is_repeatable();
-    let recorded = |id, stream| {
-        let session = Arc::clone(&session);
-        RecordedCall { id, stream, session, is_repeatable }
-    };
+    let recorded = |id| RecordedCall { id, session: Arc::clone(&session), is_repeatable };
     let recording = session.recording.lock().await;
     // A client that lost its connection before it saw an id repeats the request.
     let request = request_key(&session, &record.rpc_id);
@@ -241,15 +239,14 @@ async fn record_and_run(
         && running.record.params == record.params
         && is_same_id(&running.record.rpc_id, &record.rpc_id)
     {
-        let stream = log_stream_of(&id, &session);
-        return Ok(recorded(id, stream));
+        return Ok(recorded(id));
     }
     let revision = session.client().revision;
     let first = first_message(&record, revision);
     let id = (session.id.clone(), session.transport);
     let new = NewCall { session: Some(id), ..record.new_call(revision) };
-    let (row, stream) = server.services.mcp.begin_call(&caller, new, first).await?;
-    let call = recorded(row.call_id, stream);
+    let (row, _) = server.services.mcp.begin_call(&caller, new, first).await?;
+    let call = recorded(row.call_id);
     run_recorded(server, caller, &call, tool, arguments, record);
     drop(recording);
     Ok(call)
@@ -263,10 +260,10 @@ fn run_recorded(
     arguments: Map<String, Value>,
     record: CallRecord,
 ) {
-    let RecordedCall { id, stream, session, .. } = call;
+    let RecordedCall { id, session, .. } = call;
     let request = request_key(session, &record.rpc_id);
     let origin = RequestOrigin::Legacy(Arc::clone(session));
-    let mode = CallMode::Logged(id.clone(), stream.clone());
+    let mode = CallMode::Logged(id.clone(), log_stream_of(id, session));
     let mut run = CallRun::new(server, caller, origin, record, mode, RequestState::default());
     run.register(id.clone(), Some(request));
     server.background.spawn(run.run_tool(tool, arguments));
@@ -337,7 +334,7 @@ async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), Error> {
         let ended = server.services.mcp.end_call(&row.call_id, &stream, cancelled()).await;
         return ended.map(drop);
     }
-    let (reason, end) = match resume(server, &row, &stream).await? {
+    let (reason, end) = match resume(server, &row).await? {
         Ok(()) => {
             info!(call = %row.call_id, tool = row.tool, "a call goes on after the restart");
             return Ok(());
@@ -351,11 +348,7 @@ async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), Error> {
     server.services.mcp.end_call(&row.call_id, &stream, end).await.map(drop)
 }
 
-async fn resume(
-    server: &McpServer,
-    row: &CallRow,
-    stream: &StreamName,
-) -> Result<Result<(), Unresumable>, Error> {
+async fn resume(server: &McpServer, row: &CallRow) -> Result<Result<(), Unresumable>, Error> {
     let unknown = |reason| Ok(Err(Unresumable::Unknown(reason)));
     let Some(principal) = &row.principal else { return unknown("its principal cannot be read") };
     let Some(revision) = row.revision else { return unknown("its revision cannot be read") };
@@ -390,7 +383,7 @@ async fn resume(
         let Some(session) = server.sessions.find(&caller, session.as_str()).await? else {
             return unknown("its session is over, or another caller's");
         };
-        let call = RecordedCall { id, stream: stream.clone(), session, is_repeatable: true };
+        let call = RecordedCall { id, session, is_repeatable: true };
         run_recorded(server, caller, &call, tool, arguments, record);
         return Ok(Ok(()));
     }
@@ -442,7 +435,7 @@ fn failed_end(row: &CallRow, failure: Failure) -> CallEnd {
     }
     let id = RawValue::from_string(row.rpc_id.clone());
     let id = id.as_deref().unwrap_or(RawValue::NULL);
-    let answer = CallAnswer::from_outcome(id, Err(failure), AnswerEra::Legacy);
+    let answer = CallAnswer::from_outcome(id, Err(failure), RequestEra::Legacy);
     CallEnd { state: CallState::Completed, message: Some(answer.message) }
 }
 

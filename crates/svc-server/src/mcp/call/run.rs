@@ -22,8 +22,8 @@ use super::{
     super::{
         McpServer,
         request::{ModernClient, RequestOrigin},
-        rpc::{AnswerEra, RpcError, notification_message},
-        server::{RequestEra, RequestMeter, RequestOutcome},
+        rpc::{RequestEra, RpcError, notification_message},
+        server::{RequestMeter, RequestOutcome},
     },
     active::{ActiveCall, CallRecord, GivenAnswers, RequestKey, RequestState},
     answer::{
@@ -146,8 +146,8 @@ impl CallRun {
 
     /// The answer made from an outcome; it may be a question to a client without sessions.
     fn answer(&self, outcome: Result<Output, Failure>) -> CallAnswer {
-        match (self.origin.answer_era(), outcome) {
-            (AnswerEra::Stateless, Err(Failure::NeedsInput)) => self.input_required(),
+        match (self.origin.era(), outcome) {
+            (RequestEra::Modern, Err(Failure::NeedsInput)) => self.input_required(),
             (era, outcome) => CallAnswer::from_outcome(&self.record.rpc_id, outcome, era),
         }
     }

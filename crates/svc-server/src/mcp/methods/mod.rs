@@ -25,8 +25,8 @@ use super::{
     introduction::{client_name, discovery},
     request::{ModernClient, RequestContext, RequestOrigin},
     rpc::{
-        AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS,
-        OneMember, RESOURCE_NOT_FOUND, RpcError, object_or_empty, raw_json, refuse_cursor,
+        CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS, OneMember,
+        RESOURCE_NOT_FOUND, RequestEra, RpcError, object_or_empty, raw_json, refuse_cursor,
         result_message, shortened, text_param,
     },
 };
@@ -40,19 +40,6 @@ const PUBLIC_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: Cac
 const PRIVATE_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Private };
 /// A list that may change with every event, and the contents of a resource.
 const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
-
-#[derive(Serialize)]
-struct PromptMessages<'a> {
-    description: &'a str,
-    messages: Vec<Value>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Completion {
-    values: Vec<String>,
-    has_more: bool,
-}
 
 #[derive(Clone, Copy)]
 pub(crate) struct MethodCall<'a> {
@@ -70,7 +57,7 @@ impl MethodCall<'_> {
         let (id, params) = (&request.id, &request.params);
         let method = request.method.as_str();
         let modern = context.origin.modern();
-        let era = context.origin.answer_era();
+        let era = context.origin.era();
         Ok(match (method, modern) {
             ("server/discover", Some(_)) => {
                 let discovery = discovery(server, caller, client_name(params)).await?;
@@ -179,7 +166,7 @@ impl MethodCall<'_> {
         match request.method.as_str() {
             "tasks/get" => {
                 let view = McpTaskView::read(&server.services, &row).await?;
-                let result = EraResult::complete(AnswerEra::Stateless, view, None);
+                let result = EraResult::complete(RequestEra::Modern, view, None);
                 return Ok(result_message(&request.id, &result));
             }
             "tasks/update" => self.answer_task(&row).await?,
@@ -188,7 +175,7 @@ impl MethodCall<'_> {
                 cancel_call(server, &row.call_id, &stream).await;
             }
         }
-        let result = EraResult::complete(AnswerEra::Stateless, Empty {}, None);
+        let result = EraResult::complete(RequestEra::Modern, Empty {}, None);
         Ok(result_message(&request.id, &result))
     }
 
@@ -223,7 +210,7 @@ impl MethodCall<'_> {
         let (sender, messages) = mpsc::unbounded_channel();
         let (caller, origin) = (context.caller.clone(), context.origin.clone());
         let mut run = CallRun::attached(server, caller, origin, record, Some(sender))?;
-        let (era, id) = (context.origin.answer_era(), request.id.clone());
+        let (era, id) = (context.origin.era(), request.id.clone());
         let cache = (method == "resources/read").then_some(NOT_KEPT);
         let answer = async move {
             let call = run.call();
@@ -297,13 +284,13 @@ impl MethodCall<'_> {
             WorkEnd::Outcome(Err(failure)) => return Err(rpc_error_of(failure)),
             WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
         };
-        let members = PromptMessages { description: prompt.description, messages };
-        let result = EraResult::complete(context.origin.answer_era(), members, None);
+        let members = json!({ "description": prompt.description, "messages": messages });
+        let result = EraResult::complete(context.origin.era(), members, None);
         Ok(result_message(&request.id, &result))
     }
 
     /// Values for an argument of a prompt, or for a variable of a resource template.
-    async fn complete(self) -> Result<OneMember<Completion>, RpcError> {
+    async fn complete(self) -> Result<Value, RpcError> {
         let object = |name: &str| {
             let value = self.request.params.get(name).and_then(Value::as_object);
             value.ok_or_else(|| {
@@ -326,7 +313,7 @@ impl MethodCall<'_> {
         let most = limits::MCP_COMPLETIONS as usize;
         let has_more = values.len() > most;
         values.truncate(most);
-        Ok(OneMember::from([("completion", Completion { values, has_more })]))
+        Ok(json!({ "completion": { "values": values, "hasMore": has_more } }))
     }
 
     async fn complete_prompt(
@@ -365,7 +352,7 @@ impl MethodCall<'_> {
 }
 
 /// The message of a result that a stateless client may cache.
-fn kept(id: &RawValue, era: AnswerEra, members: impl Serialize, cache: CacheHint) -> String {
+fn kept(id: &RawValue, era: RequestEra, members: impl Serialize, cache: CacheHint) -> String {
     result_message(id, &EraResult::complete(era, members, Some(cache)))
 }
 

@@ -8,7 +8,6 @@ use svc_model::{Caller, StreamName};
 use super::super::{
     McpServer,
     call::rpc_error_of,
-    resources::{Resource, ResourceTemplate},
     rpc::{OneMember, RpcError, cursor, raw_json, refuse_cursor},
 };
 
@@ -91,15 +90,13 @@ impl CallerResources<'_> {
         let Some(sources) = &server.sources else { return Vec::new() };
         let mut all = sources.of_caller(caller).resources();
         all.extend(sources.results().list(caller).into_iter().map(|kept| {
-            let mut entry = json!(Resource {
-                uri: kept.uri,
-                name: kept.tool,
-                title: None,
-                description: Some("A large result. It is kept for 7 days.".to_owned()),
-                mime_type: Some(JSON.to_owned()),
-            });
-            entry["size"] = json!(kept.bytes);
-            raw_json(&entry)
+            raw_json(&json!({
+                "uri": kept.uri,
+                "name": kept.tool,
+                "description": "A large result. It is kept for 7 days.",
+                "mimeType": JSON,
+                "size": kept.bytes,
+            }))
         }));
         all
     }
@@ -107,13 +104,13 @@ impl CallerResources<'_> {
     fn templates_of_servers(self) -> Vec<Box<RawValue>> {
         let Self { server, caller } = self;
         let Some(sources) = &server.sources else { return Vec::new() };
-        let results = raw_json(&ResourceTemplate {
-            uri_template: "svc://result/{id}".to_owned(),
-            name: "result".to_owned(),
-            title: Some("A large result of a tool".to_owned()),
-            description: Some("What was too large for an answer, whole, for 7 days.".to_owned()),
-            mime_type: Some(JSON.to_owned()),
-        });
+        let results = raw_json(&json!({
+            "uriTemplate": "svc://result/{id}",
+            "name": "result",
+            "title": "A large result of a tool",
+            "description": "What was too large for an answer, whole, for 7 days.",
+            "mimeType": JSON,
+        }));
         std::iter::once(results).chain(sources.of_caller(caller).templates()).collect()
     }
 

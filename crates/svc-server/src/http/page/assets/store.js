@@ -232,6 +232,19 @@ const ONE = {
   hosts: (id) => `/v1/hosts/${encodeURIComponent(id)}`,
 };
 
+/** How a list changes by what the daemon says of one thing; null if it says nothing. */
+async function readOne(list, id) {
+  try {
+    const row = await get(ONE[list](id));
+    if (list === 'hosts') await addLimit(row);
+    // Of sessions the list has those that are open.
+    const isOver = list === 'sessions' && row.ended_at;
+    return () => (isOver ? state[list].delete(id) : state[list].set(id, row));
+  } catch (error) {
+    return error.status === 404 ? () => state[list].delete(id) : null;
+  }
+}
+
 async function refetch() {
   const wanted = [...stale];
   stale.clear();
@@ -242,15 +255,12 @@ async function refetch() {
       continue;
     }
     for (const id of ids) {
-      try {
-        const read = await get(ONE[list](id));
-        if (list === 'hosts') await addLimit(read);
-        // Of sessions the list has those that are open.
-        const isOver = list === 'sessions' && read.ended_at;
-        change(list, () => (isOver ? state[list].delete(id) : state[list].set(id, read)));
-      } catch (error) {
-        if (error.status === 404) change(list, () => state[list].delete(id));
-      }
+      // What an event tells meanwhile is newer than what is read.
+      const read = { name: list, later: [] };
+      reads.add(read);
+      const apply = await readOne(list, id);
+      reads.delete(read);
+      if (apply) change(list, () => [apply, ...read.later].forEach((each) => each()));
     }
     bound(state[list]);
   }
@@ -314,6 +324,9 @@ function take(event) {
     refresh('requests', data?.request_id ?? '');
   } else if (family === 'source') {
     refresh('sources', data?.name ?? '');
+  } else if (kind === 'agent.removed' && data?.agent_id) {
+    state.words.delete(data.agent_id);
+    change('hosts', () => state.hosts?.delete(data.agent_id));
   } else if (family === 'agent' && data?.agent_id) {
     refresh('hosts', data.agent_id);
   } else if (kind === 'state' && stream.startsWith('agent/')) {
