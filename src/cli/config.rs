@@ -37,7 +37,7 @@ pub(super) fn run(context: &Context, command: ConfigCommand) -> ExitResult {
 
 fn show(context: &Context, flags: &Flags) -> ExitResult {
     let config = context.config(flags)?;
-    let rows = config.rows();
+    let rows = config.rows;
     let file = &config.paths.config_file;
     if context.json {
         output::json(&json!({
