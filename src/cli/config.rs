@@ -36,7 +36,7 @@ pub(super) fn run(context: &Context, command: ConfigCommand) -> ExitResult {
 
 fn show(context: &Context, flags: &Flags) -> ExitResult {
     let config = context.config(flags)?;
-    let rows = config.rows();
+    let rows = config.rows;
     let file = &config.paths.config_file;
     let document = json!({
         "home": config.paths.home, "config_file": file, "config_file_exists": file.exists(),

@@ -57,56 +57,53 @@ pub(super) fn not_a_question(args: &[String], found: Vec<NamedRunner>) -> Vec<Na
 }
 
 pub(super) fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    let found = match name {
-        "pytest" | "py.test" | "unittest" | "tox" | "nox" | "mypy" | "pyright" | "ruff" => {
-            of_python_tools(name, args)
-        }
-        "jest" | "vitest" | "mocha" | "_mocha" | "playwright" | "tsc" | "eslint" | "deno" => {
-            of_javascript_tools(name, args)
-        }
-        "cargo" => of_cargo(args),
-        "go" => of_go(args),
-        "dotnet" => match verb_of(args) {
-            Some("test") if has(args, "-t") => Vec::new(),
-            Some("test" | "vstest") => one("dotnet test", RunKind::Test),
-            Some("build" | "publish" | "msbuild") => one("dotnet build", RunKind::Build),
-            _ => Vec::new(),
-        },
-        "mvn" | "mvnw" | "mvnd" => of_maven(args),
-        "gradle" | "gradlew" | "gradlew.bat" => of_gradle(args),
-        "rspec" | "rake" | "rails" | "ruby" => of_ruby(name, args),
-        "phpunit" | "phpunit.phar" => one("phpunit", RunKind::Test),
-        "php" => match args.first().map(|word| program(word)) {
-            Some("phpunit" | "phpunit.phar") => one("phpunit", RunKind::Test),
-            _ => Vec::new(),
-        },
-        "ctest" if !has(args, "-N") => one("ctest", RunKind::Test),
-        "cmake" if has(args, "--build") => {
-            if has(args, "test check") {
-                one("ctest", RunKind::Test)
-            } else {
-                one("cmake", RunKind::Build)
-            }
-        }
-        "make" | "gmake" if !has(args, "-n") => of_make(args),
-        "just" if !has(args, "-l -n") => {
+    use RunKind::{Build, Check, Test};
+    let found = match (name, verb_of(args)) {
+        ("pytest" | "py.test", _) if !has(args, "-V") => one("pytest", Test),
+        ("unittest", _) => one("unittest", Test),
+        ("tox", _) if !has(args, "-l -a list config devenv") => one("tox", Test),
+        ("nox", _) if !has(args, "-l") => one("nox", Test),
+        ("mypy", _) if !has(args, "-V") => one("mypy", Check),
+        ("pyright", _) => one("pyright", Check),
+        ("ruff", Some("check")) => one("ruff", Check),
+        ("ruff", Some("format")) if has(args, "--check --diff") => one("ruff", Check),
+        ("jest", _) => one("jest", Test),
+        ("vitest", verb) if !matches!(verb, Some("list" | "init")) => one("vitest", Test),
+        ("mocha" | "_mocha", _) => one("mocha", Test),
+        ("playwright", Some("test")) => one("playwright", Test),
+        ("tsc", _) if !has(args, "-v -w --watch") => one("tsc", Check),
+        ("eslint", _) if !has(args, "-v") => one("eslint", Check),
+        ("deno", Some("test")) => one("deno test", Test),
+        ("cargo", _) => of_cargo(args),
+        ("go", _) => of_go(args),
+        ("dotnet", Some("test")) if has(args, "-t") => Vec::new(),
+        ("dotnet", Some("test" | "vstest")) => one("dotnet test", Test),
+        ("dotnet", Some("build" | "publish" | "msbuild")) => one("dotnet build", Build),
+        ("mvn" | "mvnw" | "mvnd", _) => of_maven(args),
+        ("gradle" | "gradlew" | "gradlew.bat", _) => of_gradle(args),
+        ("rspec" | "rake" | "rails" | "ruby", _) => of_ruby(name, args),
+        ("phpunit" | "phpunit.phar", _) => one("phpunit", Test),
+        ("php", _) if args.first().is_some_and(|word| is_phpunit(word)) => one("phpunit", Test),
+        ("ctest", _) if !has(args, "-N") => one("ctest", Test),
+        ("cmake", _) if has(args, "--build") && has(args, "test check") => one("ctest", Test),
+        ("cmake", _) if has(args, "--build") => one("cmake", Build),
+        ("make" | "gmake", _) if !has(args, "-n") => of_make(args),
+        ("just", _) if !has(args, "-l -n") => {
             let words = args.iter().filter(|word| !word.starts_with('-') && !word.contains('='));
             let kind = words.filter_map(|word| script_kind(word)).max();
             kind.map_or_else(Vec::new, |kind| one("just", kind))
         }
-        "swift" => match verb_of(args) {
-            Some("test") if !has(args, "list") => one("swift test", RunKind::Test),
-            Some("build") => one("swift build", RunKind::Build),
-            _ => Vec::new(),
-        },
-        "bazel" | "bazelisk" => match verb_of(args) {
-            Some("test" | "coverage") => one("bazel test", RunKind::Test),
-            Some("build") => one("bazel build", RunKind::Build),
-            _ => Vec::new(),
-        },
+        ("swift", Some("test")) if !has(args, "list") => one("swift test", Test),
+        ("swift", Some("build")) => one("swift build", Build),
+        ("bazel" | "bazelisk", Some("test" | "coverage")) => one("bazel test", Test),
+        ("bazel" | "bazelisk", Some("build")) => one("bazel build", Build),
         _ => Vec::new(),
     };
     not_a_question(args, found)
+}
+
+fn is_phpunit(word: &str) -> bool {
+    matches!(program(word), "phpunit" | "phpunit.phar")
 }
 
 fn has(args: &[String], words: &str) -> bool {
@@ -115,39 +112,6 @@ fn has(args: &[String], words: &str) -> bool {
 
 fn verb_of(args: &[String]) -> Option<&str> {
     args.iter().map(String::as_str).find(|word| !word.starts_with('-'))
-}
-
-fn of_python_tools(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::{Check, Test};
-    match name {
-        "pytest" | "py.test" if !has(args, "-V") => one("pytest", Test),
-        "unittest" => one("unittest", Test),
-        "tox" if !has(args, "-l -a list config devenv") => one("tox", Test),
-        "nox" if !has(args, "-l") => one("nox", Test),
-        "mypy" if !has(args, "-V") => one("mypy", Check),
-        "pyright" => one("pyright", Check),
-        "ruff" => match verb_of(args) {
-            Some("check") => one("ruff", Check),
-            Some("format") if has(args, "--check --diff") => one("ruff", Check),
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
-    }
-}
-
-fn of_javascript_tools(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::{Check, Test};
-    let verb = verb_of(args);
-    match name {
-        "jest" => one("jest", Test),
-        "vitest" if !matches!(verb, Some("list" | "init")) => one("vitest", Test),
-        "mocha" | "_mocha" => one("mocha", Test),
-        "playwright" if verb == Some("test") => one("playwright", Test),
-        "tsc" if !has(args, "-v -w --watch") => one("tsc", Check),
-        "eslint" if !has(args, "-v") => one("eslint", Check),
-        "deno" if verb == Some("test") => one("deno test", Test),
-        _ => Vec::new(),
-    }
 }
 
 fn of_go(args: &[String]) -> Vec<NamedRunner> {

@@ -21,15 +21,15 @@ use svc_core::tools::{
 };
 use svc_model::{Principal, quote, source::Redactor};
 use svc_wire::json_rpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     lock,
     message::{
-        ChildMessage, ConnectionEnd, MessageThrottle, Reply, RequestLoss, ServerMessage,
-        ToolTraits, answer_text, members, modern_params, notification_text, request_text,
-        traced_params,
+        ChildMessage, ChildRequest, ConnectionEnd, MessageThrottle, Reply, RequestLoss,
+        ServerMessage, ToolTraits, answer_text, members, modern_params, notification_text,
+        request_text, traced_params,
     },
 };
 
@@ -39,6 +39,12 @@ const OUTGOING: usize = 256;
 const CALL_UPDATES: usize = 256;
 /// Maximum number of URIs of changed resources that wait to be reported.
 const UPDATES: usize = 1024;
+/// Longest URI of a changed resource, in bytes.
+const MAX_URI: usize = 8 * 1024;
+/// Longest notification that waits for the client of a call, in bytes.
+const MAX_CALL_UPDATE: usize = 256 * 1024;
+/// Maximum number of a server's questions that wait for clients; more are refused.
+const QUESTIONS: usize = 64;
 /// How long after the end of a session's call a question of the server may still belong to that
 /// call.
 const QUIET: Duration = Duration::from_secs(5);
@@ -56,6 +62,7 @@ pub(super) struct SourceConnection {
     /// Counts changes of resources. Unread changes of one URI count once.
     pub(super) resource_updates: watch::Sender<u64>,
     updated: Mutex<BTreeSet<String>>,
+    questions: Arc<Semaphore>,
     pace: MessageThrottle,
     redactor: RwLock<Arc<Redactor>>,
     /// The project whose folder is the only root.
@@ -92,6 +99,14 @@ impl RecentCallers {
     fn is_alone(&self, who: &CallingSession, now: Instant) -> bool {
         let is_recent = |ended: &Instant| now.saturating_duration_since(*ended) < QUIET;
         !self.0.iter().any(|(other, ended)| other != who && is_recent(ended))
+    }
+}
+
+/// Adds a notification to what waits for the client of a call. A client that does not read loses
+/// it. One place is left for the response, which would hold up all other calls of the server.
+fn add_note(updates: &mpsc::Sender<CallUpdate>, note: ClientNote) {
+    if updates.capacity() > 1 {
+        updates.try_send(CallUpdate::Note(note)).ok();
     }
 }
 
@@ -136,6 +151,7 @@ impl SourceConnection {
             redactor: RwLock::new(Arc::new(redactor)),
             resource_updates: watch::Sender::new(0),
             updated: Mutex::default(),
+            questions: Arc::new(Semaphore::new(QUESTIONS)),
             pace: MessageThrottle::default(),
             root,
             is_modern: AtomicBool::new(false),
@@ -245,11 +261,7 @@ impl SourceConnection {
     pub(super) fn post(&self, method: &str, params: &Value) {
         let (id, params) = (self.next_number(), params.to_string());
         let params = if self.is_modern() { modern_params(&params) } else { params };
-        let text = request_text(id, method, &params);
-        let (traits, trace) = (None, RequestTrace::default());
-        let (is_first, is_awaited) = (false, false);
-        let message = ChildMessage::Request { id, text, is_first, is_awaited, traits, trace };
-        self.outgoing.try_send(message).ok();
+        self.outgoing.try_send(ChildMessage::Note(request_text(id, method, &params))).ok();
     }
 
     pub(super) fn next_number(&self) -> u64 {
@@ -322,12 +334,20 @@ impl SourceConnection {
             Some(ServerMessage::Request { id, method, params }) => {
                 self.answer_request(id, &method, members(params.as_deref()), request);
             }
+            Some(ServerMessage::Notification { method, .. }) if text.len() > MAX_CALL_UPDATE => {
+                tracing::debug!(method, bytes = text.len(), "a server's notification is too long");
+            }
             Some(ServerMessage::Notification { method, params }) => {
                 self.handle_notification(&method, members(params.as_deref()), request);
             }
             None => tracing::debug!(bytes = text.len(), "a server sent an invalid message"),
         }
-        self.pace.spend(text.len()).await;
+        self.skip(text.len()).await;
+    }
+
+    /// Counts output of the server that nobody asked for, and waits if it floods.
+    pub(super) fn skip(&self, bytes: usize) -> impl Future<Output = ()> {
+        self.pace.spend(bytes)
     }
 
     /// The URIs of resources that changed since the last call.
@@ -348,7 +368,8 @@ impl SourceConnection {
                 self.list_changes.send_modify(|count| *count += 1);
             }
             "notifications/resources/updated" => {
-                let Some(uri) = params.get("uri").and_then(Value::as_str) else { return };
+                let uri = params.get("uri").and_then(Value::as_str);
+                let Some(uri) = uri.filter(|uri| uri.len() <= MAX_URI) else { return };
                 let mut updated = lock(&self.updated);
                 if updated.len() < UPDATES {
                     updated.insert(uri.to_owned());
@@ -362,8 +383,7 @@ impl SourceConnection {
                 let updates = lock(&self.waiting).get(&id).map(|waiting| waiting.updates.clone());
                 if let Some(updates) = updates {
                     params.values_mut().for_each(quote::unimitated_value);
-                    // Dropped progress does not matter: the next notification supersedes it.
-                    updates.try_send(CallUpdate::Note(ClientNote::Progress(params))).ok();
+                    add_note(&updates, ClientNote::Progress(params));
                 }
             }
             "notifications/message" => {
@@ -371,7 +391,7 @@ impl SourceConnection {
                 let Ok(level) = serde_json::from_value::<LogLevel>(level) else { return };
                 if let Some((updates, _)) = self.call_of(request) {
                     params.values_mut().for_each(quote::unimitated_value);
-                    updates.try_send(CallUpdate::Note(ClientNote::Log(level, params))).ok();
+                    add_note(&updates, ClientNote::Log(level, params));
                 }
             }
             _ => {}
@@ -419,9 +439,8 @@ impl OpenRequest {
             request_text(self.id, method, &params)
         };
         let (id, is_first, trace) = (self.id, method == "initialize", self.trace.clone());
-        let is_awaited = true;
-        let message = ChildMessage::Request { id, text, is_first, is_awaited, traits, trace };
-        self.connection.send(message).await
+        let request = ChildRequest { id, text, is_first, traits, trace };
+        self.connection.send(ChildMessage::Request(request)).await
     }
 
     /// Waits for the response, and forwards earlier notifications to the client of the call.
@@ -479,9 +498,14 @@ impl SourceConnection {
             let text = "this request belongs to no single session's call, so nobody can be asked";
             return self.reply(&id, Err((INTERNAL_ERROR, text)));
         };
+        let Ok(permit) = Arc::clone(&self.questions).try_acquire_owned() else {
+            let text = "too many questions of this server wait for answers";
+            return self.reply(&id, Err((INTERNAL_ERROR, text)));
+        };
         let connection = Arc::clone(self);
         // A person may take long, and the server's other messages must not wait.
         let asking = async move {
+            let _permit = permit;
             let mut params = Value::Object(params);
             quote::unimitated_value(&mut params);
             let question = ClientQuestion { key: "answer".to_owned(), method, params };
@@ -575,6 +599,9 @@ fn file_uri(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use svc_core::{service::testing::opened, tools::ToolClient};
+    use svc_model::Caller;
+
     use super::*;
 
     #[test]
@@ -630,7 +657,7 @@ mod tests {
         connection.post("tasks/cancel", &json!({ "taskId": "t" }));
         messages.recv().await.expect("the cancellation");
         let posted = messages.recv().await.expect("a message");
-        assert!(matches!(posted, ChildMessage::Request { is_awaited: false, .. }), "it is sent");
+        assert!(matches!(posted, ChildMessage::Note(_)), "it is sent");
         connection.close();
         assert!(!connection.mark_sent(told.id, true), "its caller was told that it is not sent");
         let loss = told.answer_to(None).await.expect_err("is lost");
@@ -651,5 +678,39 @@ mod tests {
             let reply = request.answer_to(None).await.expect("an answer").expect("a result");
             assert_eq!(reply.get(), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn response_does_not_wait_for_a_client_that_reads_no_progress() {
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let request = connection.open(None);
+        let id = request.id;
+        let progress = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{id}}}}}"#
+        );
+        for _ in 0..CALL_UPDATES + 8 {
+            connection.take(&progress).await;
+        }
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+        let taken = tokio::time::timeout(Duration::from_secs(30), connection.take(&answer));
+        taken.await.expect("others' messages are read on");
+        request.answer_to(None).await.expect("an answer").expect("a result");
+    }
+
+    #[tokio::test]
+    async fn questions_that_wait_are_bounded() {
+        let (_test, services) = opened().await;
+        let reason = CancelReason::default();
+        let (client, _signals) = ToolClient::new(Arc::default(), false, reason, None);
+        let call = Call { client: Some(client), ..Call::alone(services, Caller::Operator) };
+        let (connection, mut messages) = SourceConnection::new(Redactor::default(), None);
+        let _open = connection.open(Some(call));
+        for number in 0..=QUESTIONS {
+            let question = format!(r#"{{"id":{number},"method":"elicitation/create"}}"#);
+            connection.take(&question).await;
+        }
+        let Some(ChildMessage::Note(refusal)) = messages.recv().await else { panic!("an answer") };
+        assert!(refusal.contains(&format!(r#""id":{QUESTIONS}"#)), "{refusal}");
+        assert!(refusal.contains("too many questions"), "{refusal}");
     }
 }

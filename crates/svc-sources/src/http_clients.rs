@@ -1,6 +1,7 @@
 //! HTTP clients for servers at a URL and for issuers of tokens.
 
 use std::{
+    net::IpAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -56,7 +57,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
         Some("localhost") => true,
         Some(host) => {
             let host = host.trim_start_matches('[').trim_end_matches(']');
-            host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+            host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
         }
         None => false,
     }
@@ -114,11 +115,27 @@ pub(super) fn safe_url(text: &str) -> Result<Url, String> {
     }
 }
 
+/// Whether a URL leads to this machine by its text, in any spelling.
+fn names_this_machine(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    match host.parse::<IpAddr>() {
+        Ok(address) => {
+            let address = address.to_canonical();
+            // A connection to 0.0.0.0 arrives on this machine, too.
+            address.is_loopback() || address.is_unspecified()
+        }
+        Err(_) => {
+            let name = host.trim_end_matches('.');
+            name == "localhost" || name.ends_with(".localhost")
+        }
+    }
+}
+
 /// Like `safe_url`, for an address that was read at `from`. A remote server must not name an
 /// address of this machine: programs here trust whoever reaches them.
 pub(super) fn url_named_at(text: &str, from: &Url) -> Result<Url, String> {
     let url = safe_url(text)?;
-    if is_loopback(&url) && !is_loopback(from) {
+    if names_this_machine(&url) && !is_loopback(from) {
         return Err(format!("{text}: it is on this machine, and who names it is not"));
     }
     Ok(url)

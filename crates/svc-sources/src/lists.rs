@@ -3,6 +3,7 @@
 //! definitions that a person has approved, and the tools that are made from them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashSet},
     ops::Deref,
     sync::Arc,
@@ -33,8 +34,15 @@ use super::{
 };
 
 const MAX_ITEMS: usize = 1000;
+/// Pages of one list. Each has at least one item, unless the server is at fault.
+const MAX_PAGES: usize = MAX_ITEMS;
+/// Bytes of one list after which no further page is fetched.
+const MAX_LIST: usize = 16 * 1024 * 1024;
 /// Deadline for `server/discover`, after which the server is taken for an older one.
 const DISCOVERY: Duration = Duration::from_secs(5);
+
+/// Characters of an unknown revision in an error.
+const SHOWN_REVISION: usize = 64;
 
 /// The error that names the revisions a server supports.
 const UNSUPPORTED_VERSION: i64 = -32022;
@@ -62,6 +70,7 @@ pub(super) async fn introduce(
     let result = ask(connection, "initialize", &params).await?;
     let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
     if !Revision::LEGACY.iter().any(|known| known.as_str() == version) {
+        let version: String = version.chars().take(SHOWN_REVISION).collect();
         return Err(format!(
             "it speaks revision {version:?} of the protocol, which this client does not"
         ));
@@ -200,8 +209,8 @@ pub(super) async fn fetch(
     let (mut problems, mut cut) = (Vec::new(), Vec::new());
     let mut given = |list: Result<FetchedList, String>, what: &str| {
         let list = list.map_err(|problem| problems.push(problem)).ok()?;
-        if list.is_cut {
-            cut.push(format!("it has more than {MAX_ITEMS} {what}: the others are left out"));
+        if let Some(bound) = list.cut_at {
+            cut.push(format!("it has more than {bound} {what}: the others are left out"));
         }
         Some(list.items)
     };
@@ -219,8 +228,8 @@ pub(super) async fn fetch(
 #[derive(Debug, Default)]
 struct FetchedList {
     items: Vec<Definition>,
-    /// Whether the server has more items than are kept.
-    is_cut: bool,
+    /// The bound, if the server has more items than are kept.
+    cut_at: Option<String>,
 }
 
 async fn pages(
@@ -229,9 +238,10 @@ async fn pages(
     member: &str,
 ) -> Result<FetchedList, String> {
     let (mut items, mut seen) = (Vec::new(), HashSet::new());
-    let mut params = json!({});
+    let (mut params, mut bytes) = (json!({}), 0);
     loop {
         let page = ask_raw(connection, method, &params).await?;
+        bytes += page.get().len();
         let RawMembers(members) = RawMembers::parse(page.get()).unwrap_or_default();
         let written = |name: &str| {
             let found = members.iter().rev().find(|(known, _)| known == name);
@@ -242,16 +252,26 @@ async fn pages(
             more.ok_or_else(|| format!("{method}: the result has no list {member:?}"))?;
         items.extend(more);
         let next = written("nextCursor").and_then(|text| serde_json::from_str(text).ok());
-        let next: Option<String> = next.flatten();
+        // A cursor that comes again ends the list.
+        let next: Option<String> = next.flatten().filter(|cursor| !seen.contains(cursor));
+        let goes_on = next.is_some();
+        let cut_at = if items.len() > MAX_ITEMS || (goes_on && items.len() == MAX_ITEMS) {
+            Some(MAX_ITEMS.to_string())
+        } else if goes_on && bytes >= MAX_LIST {
+            Some("16 MiB of".to_owned())
+        } else if goes_on && seen.len() + 1 >= MAX_PAGES {
+            Some(format!("{MAX_PAGES} pages of"))
+        } else {
+            None
+        };
         match next {
-            Some(cursor) if items.len() < MAX_ITEMS && seen.insert(cursor.clone()) => {
+            Some(cursor) if cut_at.is_none() => {
                 params = json!({ "cursor": cursor });
+                seen.insert(cursor);
             }
-            next => {
-                let goes_on = next.is_some_and(|cursor| !seen.contains(&cursor));
-                let is_cut = items.len() > MAX_ITEMS || goes_on;
+            _ => {
                 items.truncate(MAX_ITEMS);
-                return Ok(FetchedList { items, is_cut });
+                return Ok(FetchedList { items, cut_at });
             }
         }
     }
@@ -276,8 +296,10 @@ async fn ask_raw(
         Err(RequestLoss::Closed) => Err(format!("it ended in {method}")),
         Err(loss) => Err(format!("{method}: {}", connection.hide(loss.reason()))),
         Ok(Err(error)) => {
-            let text = format!("{method}: {} ({})", error.message, error.code);
-            Err(connection.hide(&text).into_owned())
+            let text = connection.hide(&error.message);
+            // The reason of a state is stored, and told to everybody.
+            let text = cut_description(&text).map_or(text, Cow::Owned);
+            Err(format!("{method}: {text} ({})", error.code))
         }
         Ok(Ok(result)) => Ok(result),
     }
@@ -565,7 +587,10 @@ pub(super) fn digest(changes: &[SourceChange]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use svc_model::source::Redactor;
+
     use super::*;
+    use crate::message::ChildMessage;
 
     #[test]
     fn shown_definition_keeps_unchanged_bytes() {
@@ -663,5 +688,36 @@ mod tests {
         // Another order is no change.
         let turned = lists(&[("c", "three"), ("a", "one"), ("b", "two")], &["p"]);
         assert_eq!(changes(&approved, &turned), []);
+    }
+
+    /// Fetches a list whose pages have these items and a new cursor each; `None` if it goes on.
+    async fn endless_list(items: &str) -> Option<Result<FetchedList, String>> {
+        let (connection, mut messages) = SourceConnection::new(Redactor::default(), None);
+        let server = async {
+            for page in 0..=MAX_PAGES {
+                let Some(ChildMessage::Request(request)) = messages.recv().await else { break };
+                let id = request.id;
+                let result = format!(r#"{{"tools":{items},"nextCursor":"{page}"}}"#);
+                connection.take(&format!(r#"{{"id":{id},"result":{result}}}"#)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            list = pages(&connection, "tools/list", "tools") => Some(list),
+            () = server => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn list_without_end_is_cut() {
+        let large = format!(r#"[{{"name":"{}"}}]"#, "x".repeat(1024 * 1024));
+        for (items, expected, bound) in [
+            ("[]", 0, "1000 pages of"),
+            (r#"[{"name":"a"}]"#, 1000, "1000"),
+            (&large, 16, "16 MiB of"),
+        ] {
+            let list = endless_list(items).await.expect("it ends").expect("a list");
+            assert_eq!((list.items.len(), list.cut_at.as_deref()), (expected, Some(bound)));
+        }
     }
 }

@@ -58,6 +58,10 @@ pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
 /// Length in bytes above which a text is scanned as blocking work.
 const LONG: usize = 64 * 1024;
 
+/// Longest id of a server's request, in bytes. The answer repeats it, and waits in memory until the
+/// server reads it.
+const MAX_ID: usize = 1024;
+
 pub(super) type Reply = Result<Box<RawValue>, ServerError>;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -75,6 +79,7 @@ impl ServerMessage {
         let envelope = JsonRpcEnvelope::parse_with_nulls(text.as_bytes()).ok()?;
         let params = envelope.params.filter(|raw| raw.get() != "null").map(ToOwned::to_owned);
         match (envelope.method, envelope.id) {
+            (Some(_), Some(id)) if id.get().len() > MAX_ID => None,
             (Some(method), Some(id)) if id.get() != "null" => {
                 Some(Self::Request { id: id.to_owned(), method, params })
             }
@@ -244,18 +249,22 @@ pub fn read_message(text: &str) {
     assert!(params.is_ok_and(|params| params["_meta"].get().starts_with('{')), "{text}");
 }
 
+/// A request whose response a caller waits for.
+#[derive(Debug)]
+pub(super) struct ChildRequest {
+    /// Its number on the connection.
+    pub(super) id: u64,
+    pub(super) text: String,
+    /// Whether it opens the session.
+    pub(super) is_first: bool,
+    pub(super) traits: Option<Arc<ToolTraits>>,
+    pub(super) trace: RequestTrace,
+}
+
 #[derive(Debug)]
 pub(super) enum ChildMessage {
-    /// A request, by its number. The first request opens the session.
-    Request {
-        id: u64,
-        text: String,
-        is_first: bool,
-        /// Whether a caller waits for the response. Else it is sent whatever has become of callers.
-        is_awaited: bool,
-        traits: Option<Arc<ToolTraits>>,
-        trace: RequestTrace,
-    },
+    Request(ChildRequest),
+    /// A notification, an answer, or a request whose response nobody waits for.
     Note(String),
     Cancel {
         id: u64,
@@ -266,7 +275,9 @@ pub(super) enum ChildMessage {
 impl ChildMessage {
     pub(super) fn into_text(self) -> String {
         match self {
-            Self::Request { text, .. } | Self::Note(text) | Self::Cancel { text, .. } => text,
+            Self::Request(ChildRequest { text, .. })
+            | Self::Note(text)
+            | Self::Cancel { text, .. } => text,
         }
     }
 }
@@ -393,6 +404,7 @@ mod tests {
             (r#"{"id":7,"error":"odd"}"#, "error 7 -32603 \"odd\""),
             (r#"{"id":"x","method":"ping"}"#, "request \"x\" ping"),
             (r#"{"method":"notifications/a","params":{}}"#, "note notifications/a"),
+            (&format!(r#"{{"id":"{}","method":"ping"}}"#, "x".repeat(MAX_ID)), "nothing"),
             (r#"{"id":7}"#, "nothing"),
             (r#"{"id":"x","result":{}}"#, "nothing"),
             ("hello", "nothing"),

@@ -77,8 +77,8 @@ pub(super) async fn write(
         };
         let Some(message) = message else { return };
         let mark_sent = |message: &ChildMessage| {
-            if let ChildMessage::Request { id, .. } = message {
-                connection.mark_sent(*id, true);
+            if let ChildMessage::Request(request) = message {
+                connection.mark_sent(request.id, true);
             }
         };
         mark_sent(&message);
@@ -111,11 +111,9 @@ pub(super) async fn read(
         if line.is_cut {
             return Err("it sent a message of more than 16 MiB".to_owned());
         }
-        if let Ok(text) = std::str::from_utf8(line.bytes) {
-            let text = text.trim();
-            if !text.is_empty() {
-                connection.take(text).await;
-            }
+        match std::str::from_utf8(line.bytes) {
+            Ok(text) if !text.trim().is_empty() => connection.take(text.trim()).await,
+            _ => connection.skip(line.bytes.len()).await,
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use svc_model::{MachineId, MachineProcess, ProcessIdentity, ProcessState, SHELLS};
 
 use crate::machine;
@@ -185,6 +185,14 @@ pub fn client_of_this() -> Option<ProcessIdentity> {
         pid = entry.parent;
     }
     None
+}
+
+/// Signals a process group, then sends SIGCONT, so that a stopped process also handles the signal.
+/// A group without processes is not signalled.
+pub fn signal_group(group: Pid, signal: Signal) {
+    if kill_process_group(group, signal).is_ok() {
+        let _ = kill_process_group(group, Signal::CONT);
+    }
 }
 
 /// Signals every other process that was started with this environment variable; returns their

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal};
 use svc_model::ProcessIdentity;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use crate::process_list::{ProcessEntry, signal_marked};
+use crate::process_list::{ProcessEntry, signal_group, signal_marked};
 
 /// The first argument of this program when it starts a server.
 pub const LAUNCHER: &str = "launch-server";
@@ -140,8 +140,7 @@ impl ServerProcess {
 
     fn signal_group(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.identity.pid.cast_signed()) {
-            let _ = kill_process_group(pid, signal);
-            let _ = kill_process_group(pid, Signal::CONT);
+            signal_group(pid, signal);
         }
     }
 }

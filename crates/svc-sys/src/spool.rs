@@ -11,11 +11,12 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use memchr::memmem::Finder;
 
+use crate::backoff::Backoff;
 use crate::lines::{Line, LineSplitter};
 use crate::private_file::{self, if_there};
 
@@ -92,7 +93,7 @@ pub const SPOOLED_PROCESS: &str = "process";
 /// Member of a line: the session, if the hook's output was not printed.
 pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
-/// Largest file, in bytes; further events are dropped.
+/// Largest size of both files together, in bytes; further events are dropped.
 const MAX_SPOOL: usize = 16 * 1024 * 1024;
 
 /// `hooks.spool`: a file beside the database. It has one line for each hook event that the daemon
@@ -100,7 +101,7 @@ const MAX_SPOOL: usize = 16 * 1024 * 1024;
 ///
 /// The next daemon takes the events in. The next hook of a session reports those without printed
 /// output itself, because its own event would count as a sign that the output was seen.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HookSpool {
     path: PathBuf,
     /// File of lines that a daemon has begun to take in.
@@ -122,7 +123,8 @@ impl HookSpool {
     /// for.
     pub fn append_all<L: AsRef<str>>(&self, lines: &[L]) -> io::Result<usize> {
         let file = open_locked(&self.path)?;
-        let length = file.metadata()?.len();
+        let taken = if_there(fs::metadata(&self.taken))?.map_or(0, |taken| taken.len());
+        let length = file.metadata()?.len() + taken;
         let (mut text, mut count) = (String::new(), 0);
         for line in lines {
             let line = line.as_ref();
@@ -158,14 +160,14 @@ impl HookSpool {
 
     /// Moves the lines into a file of their own, and returns them.
     ///
-    /// The lines stay in that file until [`Self::remove_taken`], so the next daemon finds them if
-    /// this one is killed first.
+    /// The lines stay in that file until [`Self::end_take`], so the next daemon finds them if this
+    /// one is killed first.
     pub fn take(&self) -> io::Result<Vec<String>> {
         if !self.taken.try_exists()? {
             let Some(file) = if_there(private_file::open(&self.path))? else {
                 return Ok(Vec::new());
             };
-            lock(&file)?;
+            lock(&file, Instant::now() + LOCK_PATIENCE)?;
             fs::rename(&self.path, &self.taken)?;
         }
         // An incomplete line after a full disk or a power cut does not affect the others.
@@ -174,7 +176,20 @@ impl HookSpool {
         Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
     }
 
-    pub fn remove_taken(&self) -> io::Result<()> {
+    /// Removes the lines that were taken, except `left`: those are the first of the next
+    /// [`Self::take`]. If the daemon is killed meanwhile, that has some of them twice.
+    pub fn end_take<L: AsRef<str>>(&self, left: &[L]) -> io::Result<()> {
+        if !left.is_empty() {
+            let _lock = open_locked(&self.path)?;
+            let mut lines = String::new();
+            for line in left {
+                lines.push_str(line.as_ref());
+                lines.push('\n');
+            }
+            let mut lines = lines.into_bytes();
+            private_file::open(&self.path)?.read_to_end(&mut lines)?;
+            private_file::replace(&self.path, &lines)?;
+        }
         if_there(fs::remove_file(&self.taken)).map(drop)
     }
 }
@@ -208,26 +223,32 @@ fn find_last_in<T>(
 /// How long a lock is waited for. A person may have stopped the hook that holds it, and a client
 /// waits for its hook.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// Pause between two attempts at a lock. A writer holds it for one sync of the disk.
+const LOCK_RETRY: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5));
 
-fn lock(file: &File) -> io::Result<()> {
-    match file.try_lock() {
-        Ok(()) => return Ok(()),
-        Err(TryLockError::WouldBlock) => {}
-        Err(TryLockError::Error(error)) => return Err(error),
+/// Takes the lock by trying until the deadline: nothing could end a wait in the kernel, so a waiter
+/// that gives up would leave a thread behind.
+fn lock(file: &File, deadline: Instant) -> io::Result<()> {
+    let mut attempts = 0;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                let text = "its lock is held by another hook";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_RETRY.wait(attempts)),
+        }
+        attempts += 1;
     }
-    // The kernel lets those who wait for a lock have it in turn, but only without a deadline. The
-    // lock is that of both handles.
-    let (sender, locked) = mpsc::channel();
-    let waiting = file.try_clone()?;
-    std::thread::spawn(move || sender.send(waiting.lock()).ok());
-    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "its lock is held by another hook"));
-    locked.recv_timeout(LOCK_PATIENCE).unwrap_or_else(late)
 }
 
 fn open_locked(path: &Path) -> io::Result<File> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         let file = private_file::append(path)?;
-        lock(&file)?;
+        lock(&file, deadline)?;
         // The file may have been renamed or removed before the lock was taken.
         if is_at(&file, path) {
             return Ok(file);
@@ -315,6 +336,10 @@ mod tests {
         }
     }
 
+    fn end_take(spool: &HookSpool, left: &[&str]) {
+        assert_eq!(spool.end_take(left).map_err(|error| error.kind()), Ok(()));
+    }
+
     fn hook_spool() -> (tempfile::TempDir, HookSpool) {
         let folder = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(folder.path());
@@ -330,11 +355,27 @@ mod tests {
         assert!(spool.append("3").unwrap());
         // The daemon was killed before it removed the lines, so the next one takes them again.
         assert_eq!(spool.take().unwrap(), ["1", "2"]);
-        spool.remove_taken().unwrap();
+        end_take(&spool, &[]);
         assert_eq!(spool.take().unwrap(), ["3"]);
-        spool.remove_taken().unwrap();
-        spool.remove_taken().unwrap();
+        end_take(&spool, &[]);
+        end_take(&spool, &[]);
         assert_eq!(spool.take().unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn lines_that_are_left_come_first_in_the_next_take() {
+        let (folder, spool) = hook_spool();
+        assert_eq!(spool.append_all(&["1", "2", "3"]).unwrap(), 3);
+        assert_eq!(spool.take().unwrap(), ["1", "2", "3"]);
+        assert!(spool.append("4").unwrap());
+        end_take(&spool, &["1", "3"]);
+        assert!(spool.append("5").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "3", "4", "5"]);
+        // Nothing was appended meanwhile.
+        end_take(&spool, &["3"]);
+        assert_eq!(spool.take().unwrap(), ["3"]);
+        end_take(&spool, &[]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -368,32 +409,51 @@ mod tests {
         assert!(spool.append("note 3").unwrap());
         assert_eq!(notes(9), ["note 1", "note 2", "note 3"]);
         assert_eq!(notes(2), ["note 2", "note 3"]);
-        spool.remove_taken().unwrap();
+        end_take(&spool, &[]);
         assert_eq!(notes(9), ["note 3"]);
+    }
+
+    /// Tries again when other threads had the lock at each attempt, as a slow disk makes likely.
+    fn patiently<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match work() {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                done => return done,
+            }
+        }
     }
 
     #[test]
     fn many_writers_and_a_taker_lose_nothing() {
         let (_folder, spool) = hook_spool();
         let mut lines = Vec::new();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let spool = &spool;
             let writers: Vec<_> = (0..4)
                 .map(|writer| {
                     scope.spawn(move || {
                         for number in 0..200 {
-                            assert!(spool.append(&format!("{writer}-{number}")).unwrap());
+                            let line = format!("{writer}-{number}");
+                            assert!(patiently(|| spool.append(&line)).unwrap());
                         }
                     })
                 })
                 .collect();
-            while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-                lines.extend(spool.take().unwrap());
-                spool.remove_taken().unwrap();
+            while !writers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                lines.extend(patiently(|| spool.take()).unwrap());
+                end_take(spool, &[]);
             }
         });
         lines.extend(spool.take().unwrap());
         assert_eq!(lines.len(), 800);
+    }
+
+    /// The lines of the kernel's list with those that wait for the lock of a file.
+    fn waiters(file: &File) -> Vec<String> {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let inode = file.metadata().map(|meta| format!(":{} ", meta.ino())).unwrap_or_default();
+        let waiting = locks.lines().filter(|line| line.contains("->") && line.contains(&inode));
+        waiting.map(str::to_owned).collect()
     }
 
     #[test]
@@ -404,6 +464,7 @@ mod tests {
         stopped.lock().unwrap();
         assert_eq!(spool.append("2").unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(spool.take().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(waiters(&stopped), Vec::<String>::new(), "who gave up waits no longer");
         drop(stopped);
         assert!(spool.append("3").unwrap());
         assert_eq!(spool.take().unwrap(), ["1", "3"]);
@@ -417,5 +478,9 @@ mod tests {
         assert_eq!(spool.append_all(&[&*line, "one more"]).unwrap(), 1);
         assert!(!spool.append("one more").unwrap());
         assert_eq!(spool.take().unwrap().len(), 16);
+        // Lines that may be put back keep their room.
+        assert!(!spool.append("one more").unwrap());
+        end_take(&spool, &[&line]);
+        assert!(spool.append("one more").unwrap());
     }
 }

@@ -125,7 +125,7 @@ impl HostedAgent {
 
     pub(super) fn output(&mut self, line: Line<'_>, now: Instant) {
         let ends_turn = self.protocol.is_turn_end(line.bytes);
-        self.record.append(&TurnOutputLine::new("output", line).ending_turn(ends_turn));
+        self.record.append(&TurnOutputLine::new("output", line, ends_turn));
         self.drive(now, |protocol, effects| {
             if line.is_cut {
                 let size = line.bytes.len();
@@ -137,7 +137,7 @@ impl HostedAgent {
     }
 
     pub(super) fn stderr(&mut self, line: Line<'_>) {
-        self.record.append(&TurnOutputLine::new("stderr", line));
+        self.record.append(&TurnOutputLine::new("stderr", line, false));
         self.stderr.push(line.bytes);
     }
 

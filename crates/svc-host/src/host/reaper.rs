@@ -25,11 +25,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, wait, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 use serde::{Deserialize, Serialize};
-use svc_sys::process_list::{ProcessEntry, pids, signal_held};
+use svc_sys::process_list::{self, ProcessEntry, pids, signal_held};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, pipe};
@@ -72,7 +70,7 @@ enum ReaperReport {
     /// The agent could not be started, with the text of the error.
     Failed(String),
     /// The agent and all its descendants have ended.
-    Exited { code: Option<i32>, signal: Option<i32> },
+    Exited(RunExit),
 }
 
 /// The agent's process until it is reaped. Until then no other process gets its pid.
@@ -101,8 +99,7 @@ fn supervise() -> io::Result<()> {
     report(&mut control, &ReaperReport::Started { pid })?;
     let exit = wait_for(agent_pid, &agent)?;
     end_leftovers();
-    let (code, signal) = exit.code_and_signal();
-    report(&mut control, &ReaperReport::Exited { code, signal })
+    report(&mut control, &ReaperReport::Exited(exit))
 }
 
 /// Reads the order's length, whose message carries the descriptors, and then the order.
@@ -172,8 +169,7 @@ fn execute(commands: io::BufReader<StdUnixStream>, agent: &Agent) {
 fn signal_group(agent: &Agent, number: i32) {
     let agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
     if let (Some(pid), Some(signal)) = (*agent, Signal::from_named_raw(number)) {
-        let _ = kill_process_group(pid, signal);
-        let _ = kill_process_group(pid, Signal::CONT);
+        process_list::signal_group(pid, signal);
     }
 }
 
@@ -335,8 +331,7 @@ impl AgentExit {
     /// and are killed here.
     pub(super) async fn wait(mut self) -> RunExit {
         let exit = match self.next().await {
-            Ok(Some(ReaperReport::Exited { code: Some(code), .. })) => RunExit::Code(code),
-            Ok(Some(ReaperReport::Exited { signal: Some(signal), .. })) => RunExit::Signal(signal),
+            Ok(Some(ReaperReport::Exited(exit))) => exit,
             _ => {
                 while signal_descendants(std::process::id(), Signal::KILL) > 0 {
                     tokio::time::sleep(KILL_POLL).await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anstream::adapter::strip_str;
-use base64::Engine as _;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Serialize;
 use svc_model::agent::{
     AgentDelta, AgentEventBody, AgentInfo, AgentState, HistoryEntry, HistoryRole, HostSpec, TurnEnd,
@@ -183,8 +183,8 @@ pub(super) struct TurnOutputLine<'a> {
 }
 
 impl<'a> TurnOutputLine<'a> {
-    /// `kind` is `output` or `stderr`.
-    pub(super) fn new(kind: &'static str, line: Line<'a>) -> Self {
+    /// `kind` is `output` or `stderr`. `ends_turn`: the line only ends the turn.
+    pub(super) fn new(kind: &'static str, line: Line<'a>, ends_turn: bool) -> Self {
         let truncated = line.is_cut || line.bytes.len() > limits::AGENT_TEXT_BYTES;
         let mut bytes = &line.bytes[..line.bytes.len().min(limits::AGENT_TEXT_BYTES)];
         let text = match std::str::from_utf8(bytes) {
@@ -196,17 +196,11 @@ impl<'a> TurnOutputLine<'a> {
             }
             Err(error) => Err(error),
         };
-        if let Ok(text) = text {
-            Self { kind, data: text.into(), encoding: None, truncated, ends_turn: false }
-        } else {
-            let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
-            Self { kind, data, encoding: Some("base64"), truncated, ends_turn: false }
-        }
-    }
-
-    /// The same line, which only ends the turn if `ends_turn`.
-    pub(super) fn ending_turn(self, ends_turn: bool) -> Self {
-        Self { ends_turn, ..self }
+        let (data, encoding) = match text {
+            Ok(text) => (text.into(), None),
+            Err(_) => (STANDARD.encode(bytes).into(), Some("base64")),
+        };
+        Self { kind, data, encoding, truncated, ends_turn }
     }
 }
 

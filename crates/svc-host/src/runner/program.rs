@@ -8,10 +8,11 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use serde::Serialize;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{Clock as _, FrameKind, SystemClock};
+use svc_sys::process_list::signal_group;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
@@ -49,11 +50,8 @@ impl RunnerChild {
 }
 
 impl ProcessGroup {
-    /// Signals the group, then sends SIGCONT, so that a stopped process also handles the signal.
     pub(super) fn signal(self, signal: Signal) {
-        if kill_process_group(self.0, signal).is_ok() {
-            let _ = kill_process_group(self.0, Signal::CONT);
-        }
+        signal_group(self.0, signal);
     }
 
     /// Whether the program was stopped because it read from a terminal that its group does not own.
@@ -67,7 +65,8 @@ impl ProcessGroup {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RunExit {
     Code(i32),
     Signal(i32),

@@ -6,8 +6,7 @@ use super::report::{
 
 /// `error[E0308]: mismatched types`, then ` --> src/lib.rs:12:22`; `warning: … generated 2
 /// warnings`.
-pub(super) fn rustc(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn rustc(lines: &[&str], report: &mut RunReport) {
     let mut message = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("error: could not compile ") {
@@ -30,10 +29,10 @@ pub(super) fn rustc(lines: &[&str]) -> RunReport {
         }
     }
     if report.problems > 0 && lines.iter().any(|line| did_not_start(line)) {
-        return RunReport { nothing: true, ..RunReport::default() };
+        *report = RunReport { nothing: true, ..RunReport::default() };
+        return;
     }
     report.first(message.unwrap_or_default());
-    report
 }
 
 /// Whether a line is an error of the compiler, and not of cargo about tests.
@@ -47,8 +46,7 @@ fn is_rustc_error(line: &str) -> bool {
 }
 
 /// `a.ts(1,7): error TS2322: …`, in colours `a.ts:1:7 - error TS2322: …`.
-pub(super) fn tsc(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn tsc(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.contains(" error TS")
             || line.starts_with("error TS")
@@ -58,12 +56,10 @@ pub(super) fn tsc(lines: &[&str]) -> RunReport {
             report.first(line);
         }
     }
-    report
 }
 
 /// `✖ 2 problems (2 errors, 0 warnings)`
-pub(super) fn eslint(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn eslint(lines: &[&str], report: &mut RunReport) {
     let mut file = "";
     for line in lines {
         if let Some(rest) = line.strip_prefix("✖ ")
@@ -84,12 +80,10 @@ pub(super) fn eslint(lines: &[&str]) -> RunReport {
     if report.problems == 0 {
         report.first = None;
     }
-    report
 }
 
 /// `Found 2 errors.`, `All checks passed!`, `1 file would be reformatted`
-pub(super) fn ruff(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn ruff(lines: &[&str], report: &mut RunReport) {
     let mut rule = None;
     for line in lines {
         if let Some(errors) =
@@ -117,12 +111,10 @@ pub(super) fn ruff(lines: &[&str]) -> RunReport {
     } else {
         report.first = None;
     }
-    report
 }
 
 /// `Found 2 errors in 1 file (checked 1 source file)`, `Success: no issues found in 1 source file`
-pub(super) fn mypy(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn mypy(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.starts_with("Found ") && line.contains(" in ") && line.contains(" file") {
             report.problems += number(line, "error errors");
@@ -135,12 +127,10 @@ pub(super) fn mypy(lines: &[&str]) -> RunReport {
     if report.problems == 0 {
         report.first = None;
     }
-    report
 }
 
 /// `2 errors, 1 warning, 0 informations`
-pub(super) fn pyright(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn pyright(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.contains("error")
             && line.contains("warning")
@@ -154,12 +144,10 @@ pub(super) fn pyright(lines: &[&str]) -> RunReport {
             report.first(line.trim_start());
         }
     }
-    report
 }
 
 /// `./cart.go:3:2: undefined: x`
-pub(super) fn go(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn go(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.contains(".go:") && is_problem(line, ": ") && !line.starts_with(char::is_whitespace)
         {
@@ -167,12 +155,10 @@ pub(super) fn go(lines: &[&str]) -> RunReport {
             report.first(line);
         }
     }
-    report
 }
 
 /// `Build FAILED.`, `    2 Error(s)`
-pub(super) fn dotnet(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn dotnet(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         let trimmed = line.trim();
         if trimmed == "Build FAILED." || trimmed.starts_with("Build failed with ") {
@@ -185,12 +171,10 @@ pub(super) fn dotnet(lines: &[&str]) -> RunReport {
             report.first(trimmed);
         }
     }
-    report
 }
 
 /// `cart.c:3:5: error: …`, of compilers of C and the like.
-pub(super) fn cc(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn cc(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if is_problem(line, ": error: ") || is_problem(line, ": fatal error: ") {
             report.problems += 1;
@@ -199,12 +183,10 @@ pub(super) fn cc(lines: &[&str]) -> RunReport {
             report.broken(line);
         }
     }
-    report
 }
 
 /// Failure of a tool as reported by make, just, npm and the like, tox, nox.
-pub(super) fn wrapper(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn wrapper(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         let trimmed = line.trim();
         let failed = (trimmed.starts_with("make") && trimmed.contains("]: *** [")
@@ -226,5 +208,4 @@ pub(super) fn wrapper(lines: &[&str]) -> RunReport {
             report.fine = true;
         }
     }
-    report
 }

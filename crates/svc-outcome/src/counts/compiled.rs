@@ -3,8 +3,7 @@
 use super::report::{RunReport, after, before, is_msbuild_error, is_problem, number};
 
 /// `test result: FAILED. 1 passed; 1 failed; 1 ignored; …`, once for each target.
-pub(super) fn cargo(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn cargo(lines: &[&str], report: &mut RunReport) {
     let mut first_error = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("test result: ") {
@@ -33,12 +32,10 @@ pub(super) fn cargo(lines: &[&str]) -> RunReport {
     {
         report.first(error);
     }
-    report
 }
 
 /// `Summary [   0.177s] 4 tests run: 2 passed, 2 failed, 1 skipped`
-pub(super) fn nextest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn nextest(lines: &[&str], report: &mut RunReport) {
     let mut failing = None;
     for line in lines {
         let trimmed = line.trim_start();
@@ -67,23 +64,19 @@ pub(super) fn nextest(lines: &[&str]) -> RunReport {
     }
     if report.passed.is_none() {
         // No tests ran; cargo reports why.
-        let compiled = cargo(lines);
-        return if compiled.broken.is_some() && compiled.passed.is_none() {
-            compiled
-        } else {
-            report
-        };
-    }
-    if report.shows_failure() {
+        let mut compiled = RunReport::default();
+        cargo(lines, &mut compiled);
+        if compiled.broken.is_some() && compiled.passed.is_none() {
+            *report = compiled;
+        }
+    } else if report.shows_failure() {
         report.first(failing.unwrap_or_default());
     }
-    report
 }
 
 /// `ok pkg 0.1s`, `FAIL pkg [build failed]` with tabs, `--- FAIL: TestName (0.00s)`; only `-v`
 /// names tests that pass.
-pub(super) fn go(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn go(lines: &[&str], report: &mut RunReport) {
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     let (mut good, mut bad) = (0_u64, 0_u64);
     let mut first_error = None;
@@ -113,7 +106,8 @@ pub(super) fn go(lines: &[&str]) -> RunReport {
         }
     }
     if good + bad + passed + failed == 0 && first_error.is_none() {
-        return RunReport { nothing: report.nothing, ..RunReport::default() };
+        *report = RunReport { nothing: report.nothing, ..RunReport::default() };
+        return;
     }
     report.fine = good > 0 && bad + failed == 0;
     if passed + failed > 0 {
@@ -128,13 +122,11 @@ pub(super) fn go(lines: &[&str]) -> RunReport {
     {
         report.first(error);
     }
-    report
 }
 
 /// `Failed!  - Failed:     1, Passed:     2, Skipped:     0, Total: …` for each assembly, or
 /// `Test summary: total: 3, failed: 1, succeeded: 2, skipped: 0, duration: 1.2s`.
-pub(super) fn dotnet(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn dotnet(lines: &[&str], report: &mut RunReport) {
     let mut vstest = RunReport::default();
     // The name is in the line below the error.
     let mut named = false;
@@ -177,13 +169,11 @@ pub(super) fn dotnet(lines: &[&str]) -> RunReport {
         (report.passed, report.failed, report.skipped) =
             (vstest.passed, vstest.failed, vstest.skipped);
     }
-    report
 }
 
 /// `[ERROR] Tests run: 3, Failures: 1, Errors: 0, Skipped: 1` for each module; lines of classes
 /// have a time.
-pub(super) fn maven(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn maven(lines: &[&str], report: &mut RunReport) {
     let mut classes = RunReport::default();
     let mut listed = false;
     for line in lines {
@@ -195,7 +185,7 @@ pub(super) fn maven(lines: &[&str]) -> RunReport {
             let of = |label| after(text, label).unwrap_or(0);
             let (run, failed, errors, skipped) =
                 (of("run:"), of("Failures:"), of("Errors:"), of("Skipped:"));
-            let counts = if text.contains("Time elapsed") { &mut classes } else { &mut report };
+            let counts = if text.contains("Time elapsed") { &mut classes } else { &mut *report };
             counts.count(run.saturating_sub(failed + errors + skipped), failed, errors, skipped);
             listed = false;
         } else if text.starts_with("Failures:") || text.starts_with("Errors:") {
@@ -222,12 +212,10 @@ pub(super) fn maven(lines: &[&str]) -> RunReport {
     if report.nothing && report.passed.is_none() {
         report.fine = false;
     }
-    report
 }
 
 /// `CartTest > total() FAILED`, `3 tests completed, 1 failed, 1 skipped`, `BUILD FAILED in 2s`
-pub(super) fn gradle(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn gradle(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if let Some(tests) = before(line, "tests test")
             && line.contains("completed, ")
@@ -257,12 +245,10 @@ pub(super) fn gradle(lines: &[&str]) -> RunReport {
     if report.nothing {
         report.fine = false;
     }
-    report
 }
 
 /// `50% tests passed, 1 tests failed out of 2`; version 4 omits a count of 0.
-pub(super) fn ctest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn ctest(lines: &[&str], report: &mut RunReport) {
     let mut listed = false;
     for line in lines {
         if let Some((_, rest)) = line.split_once("% tests passed") {
@@ -282,13 +268,11 @@ pub(super) fn ctest(lines: &[&str]) -> RunReport {
             report.broken("errors while running CTest");
         }
     }
-    report
 }
 
 /// `Executed 3 tests, with 1 failure (0 unexpected) in 0.1 (0.1) seconds`, the last one of all, and
 /// `Test run with 3 tests in 1 suite failed after 0.1 seconds with 1 issue.`
-pub(super) fn swift(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn swift(lines: &[&str], report: &mut RunReport) {
     let mut last = None;
     for line in lines {
         let trimmed = line.trim_start();
@@ -322,12 +306,10 @@ pub(super) fn swift(lines: &[&str]) -> RunReport {
     if report.passed.is_none() && report.first.is_some() {
         report.broken("build failed");
     }
-    report
 }
 
 /// `//shop:cart_test   PASSED in 0.3s`
-pub(super) fn bazel(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn bazel(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.starts_with("//") && line.contains(" PASSED in ") {
             report.count(1, 0, 0, 0);
@@ -346,5 +328,4 @@ pub(super) fn bazel(lines: &[&str]) -> RunReport {
             report.nothing = true;
         }
     }
-    report
 }

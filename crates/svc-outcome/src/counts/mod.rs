@@ -21,51 +21,63 @@ pub(super) use report::RunReport;
 const HEAD: usize = 256 * 1024;
 const TAIL: usize = 1024 * 1024;
 
-type Reader = fn(&[&str]) -> RunReport;
+/// Reads the lines of an output into an empty report.
+type Reader = fn(&[&str], &mut RunReport);
+
+/// The readers, each with the names of its runners, and whether it is tried for an unknown tool.
+static READERS: [(&[&str], Reader, bool); 30] = [
+    (&["pytest"], scripts::pytest, true),
+    (&["unittest"], scripts::unittest, true),
+    (&["jest"], scripts::jest, true),
+    (&["vitest"], scripts::vitest, true),
+    (&["mocha"], scripts::mocha, true),
+    (&["playwright"], scripts::playwright, false),
+    (&["node --test"], scripts::tap, true),
+    (&["deno test"], scripts::deno, true),
+    (&["bun test"], scripts::bun, true),
+    (&["cargo test"], compiled::cargo, true),
+    (&["nextest"], compiled::nextest, true),
+    (&["go test"], compiled::go, true),
+    (&["rspec"], scripts::rspec, true),
+    (&["minitest", "rake test"], scripts::minitest, true),
+    (&["dotnet test"], compiled::dotnet, true),
+    (&["mvn"], compiled::maven, true),
+    (&["gradle"], compiled::gradle, true),
+    (&["phpunit"], scripts::phpunit, true),
+    (&["ctest"], compiled::ctest, true),
+    (&["swift test"], compiled::swift, true),
+    (&["bazel test", "bazel build"], compiled::bazel, false),
+    (&["cargo build", "cargo check", "cargo clippy", "cargo fmt"], checks::rustc, false),
+    (&["tsc"], checks::tsc, true),
+    (&["eslint"], checks::eslint, true),
+    (&["ruff"], checks::ruff, true),
+    (&["mypy"], checks::mypy, true),
+    (&["pyright"], checks::pyright, true),
+    (&["go build", "go vet"], checks::go, false),
+    (&["dotnet build"], checks::dotnet, false),
+    (&["swift build", "cmake"], checks::cc, false),
+];
 
 pub(crate) fn read(runner: &str, text: &str) -> RunReport {
     let ends = ends_of(text);
     let text =
         if ends.contains('\u{1b}') { Cow::Owned(strip_str(&ends).to_string()) } else { ends };
     let lines: Vec<&str> = text.split(['\n', '\r']).collect();
-    let reader: Reader = match runner {
-        "pytest" => scripts::pytest,
-        "unittest" => scripts::unittest,
-        "jest" => scripts::jest,
-        "vitest" => scripts::vitest,
-        "mocha" => scripts::mocha,
-        "playwright" => scripts::playwright,
-        "node --test" => scripts::tap,
-        "deno test" => scripts::deno,
-        "bun test" => scripts::bun,
-        "cargo test" => compiled::cargo,
-        "nextest" => compiled::nextest,
-        "go test" => compiled::go,
-        "rspec" => scripts::rspec,
-        "minitest" | "rake test" => scripts::minitest,
-        "dotnet test" => compiled::dotnet,
-        "mvn" => compiled::maven,
-        "gradle" => compiled::gradle,
-        "phpunit" => scripts::phpunit,
-        "ctest" => compiled::ctest,
-        "swift test" => compiled::swift,
-        "bazel test" | "bazel build" => compiled::bazel,
-        "cargo build" | "cargo check" | "cargo clippy" | "cargo fmt" => checks::rustc,
-        "tsc" => checks::tsc,
-        "eslint" => checks::eslint,
-        "ruff" => checks::ruff,
-        "mypy" => checks::mypy,
-        "pyright" => checks::pyright,
-        "go build" | "go vet" => checks::go,
-        "dotnet build" => checks::dotnet,
-        "swift build" | "cmake" => checks::cc,
-        "make" | "just" | "script" => all_or_compiler,
-        _ => all,
+    let known = READERS.iter().find(|(names, ..)| names.contains(&runner));
+    let mut report = match (known, runner) {
+        (Some((_, reader, _)), _) => report_of(*reader, &lines),
+        (None, "make" | "just" | "script") => all_or_compiler(&lines),
+        (None, _) => all(&lines),
     };
-    let mut report = reader(&lines);
     if !report.is_informative() && lines.iter().any(|line| report::did_not_start(line)) {
         report.nothing = true;
     }
+    report
+}
+
+fn report_of(reader: Reader, lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
+    reader(lines, &mut report);
     report
 }
 
@@ -92,36 +104,10 @@ fn ends_of(text: &str) -> Cow<'_, str> {
 
 /// Reads the output of an unknown tool, or of several tools.
 fn all(lines: &[&str]) -> RunReport {
-    const ALL: [Reader; 25] = [
-        scripts::pytest,
-        scripts::unittest,
-        scripts::jest,
-        scripts::vitest,
-        scripts::mocha,
-        scripts::tap,
-        scripts::deno,
-        scripts::bun,
-        compiled::cargo,
-        compiled::nextest,
-        compiled::go,
-        scripts::rspec,
-        scripts::minitest,
-        compiled::dotnet,
-        compiled::maven,
-        compiled::gradle,
-        scripts::phpunit,
-        compiled::ctest,
-        compiled::swift,
-        checks::tsc,
-        checks::eslint,
-        checks::ruff,
-        checks::mypy,
-        checks::pyright,
-        checks::wrapper,
-    ];
+    let tried = READERS.iter().filter(|(.., is_tried)| *is_tried).map(|(_, reader, _)| *reader);
     let mut report = RunReport::default();
-    for reader in ALL {
-        report.join(reader(lines));
+    for reader in tried.chain([checks::wrapper as Reader]) {
+        report.join(report_of(reader, lines));
     }
     report
 }
@@ -132,7 +118,7 @@ fn all_or_compiler(lines: &[&str]) -> RunReport {
     if report.passed.is_some() || report.problems > 0 {
         return report;
     }
-    let mut compiled = checks::cc(lines);
+    let mut compiled = report_of(checks::cc, lines);
     compiled.join(report);
     compiled
 }

@@ -67,11 +67,10 @@ impl RunReport {
     }
 
     /// Keeps `first` only with a failure.
-    pub(super) fn without_stray_name(mut self) -> Self {
+    pub(super) fn drop_stray_name(&mut self) {
         if !self.shows_failure() {
             self.first = None;
         }
-        self
     }
 
     /// Adds the report of another tool on the same output.

@@ -3,8 +3,7 @@
 use super::report::{RunReport, after, before, has_extension, is_count, number};
 
 /// `== 2 failed, 1 passed, 1 error in 0.02s ==`, then or before it `FAILED path::name - why`.
-pub(super) fn pytest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn pytest(lines: &[&str], report: &mut RunReport) {
     let (mut failed, mut errors) = (0, 0);
     for line in lines {
         if let Some(counts) = pytest_summary(line) {
@@ -55,7 +54,6 @@ pub(super) fn pytest(lines: &[&str]) -> RunReport {
             report.first(name);
         }
     }
-    report
 }
 
 fn is_pytest_name(name: &str) -> bool {
@@ -83,8 +81,7 @@ fn pytest_summary(line: &str) -> Option<&str> {
 }
 
 /// `Ran 3 tests in 0.001s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=1)`.
-pub(super) fn unittest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn unittest(lines: &[&str], report: &mut RunReport) {
     let mut ran = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("Ran ")
@@ -121,12 +118,10 @@ pub(super) fn unittest(lines: &[&str]) -> RunReport {
             report.first(name);
         }
     }
-    report
 }
 
 /// `5 examples, 1 failure, 1 pending`, `rspec ./spec/cart_spec.rb:3 # Cart adds`
-pub(super) fn rspec(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn rspec(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if let (Some(examples), Some(failed)) =
             (before(line, "example examples"), before(line, "failure failures"))
@@ -144,12 +139,11 @@ pub(super) fn rspec(lines: &[&str]) -> RunReport {
             report.first(line);
         }
     }
-    report.without_stray_name()
+    report.drop_stray_name();
 }
 
 /// `3 runs, 3 assertions, 1 failures, 0 errors, 0 skips`
-pub(super) fn minitest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn minitest(lines: &[&str], report: &mut RunReport) {
     let mut named = false;
     for line in lines {
         let trimmed = line.trim();
@@ -174,12 +168,11 @@ pub(super) fn minitest(lines: &[&str]) -> RunReport {
             named = true;
         }
     }
-    report.without_stray_name()
+    report.drop_stray_name();
 }
 
 /// `OK (3 tests, 3 assertions)`, `Tests: 3, Assertions: 3, Failures: 1.`
-pub(super) fn phpunit(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn phpunit(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.starts_with("OK (")
             && let Some(tests) = before(line, "test tests")
@@ -199,12 +192,11 @@ pub(super) fn phpunit(lines: &[&str]) -> RunReport {
             report.broken("it says so");
         }
     }
-    report.without_stray_name()
+    report.drop_stray_name();
 }
 
 /// `Tests: 1 failed, 1 skipped, 2 passed, 4 total`, also of Pest and Artisan (`… (3 assertions)`).
-pub(super) fn jest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn jest(lines: &[&str], report: &mut RunReport) {
     let mut file = None;
     for line in lines {
         let line = line.trim_end();
@@ -231,12 +223,11 @@ pub(super) fn jest(lines: &[&str]) -> RunReport {
             report.broken(&line["Jest: ".len()..]);
         }
     }
-    report.without_stray_name()
+    report.drop_stray_name();
 }
 
 /// ` Tests  1 failed | 2 passed | 1 skipped (4)`
-pub(super) fn vitest(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn vitest(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         let trimmed = line.trim();
         if let Some(rest) = trimmed.strip_prefix("Tests  ").map(str::trim) {
@@ -260,12 +251,10 @@ pub(super) fn vitest(lines: &[&str]) -> RunReport {
             report.nothing = true;
         }
     }
-    report
 }
 
 /// `  2 passing (8ms)`, `  1 failing`, and below it `  1) suite`, `       name:`.
-pub(super) fn mocha(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn mocha(lines: &[&str], report: &mut RunReport) {
     let mut failing = false;
     let mut name: Option<String> = None;
     for line in lines {
@@ -291,12 +280,10 @@ pub(super) fn mocha(lines: &[&str]) -> RunReport {
             }
         }
     }
-    report
 }
 
 /// `  2 passed (2.1s)`, `  1 failed`, `    [chromium] › a.spec.ts:3:5 › name`.
-pub(super) fn playwright(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn playwright(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if let Some(passed) = is_count(line, "passed") {
             report.count(passed, 0, 0, 0);
@@ -310,12 +297,11 @@ pub(super) fn playwright(lines: &[&str]) -> RunReport {
             report.nothing = true;
         }
     }
-    report.without_stray_name()
+    report.drop_stray_name();
 }
 
 /// The Test Anything Protocol and what node's own runner sums up: `# pass 1`, `ℹ fail 2`.
-pub(super) fn tap(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn tap(lines: &[&str], report: &mut RunReport) {
     let (mut good, mut bad, mut skipped) = (0, 0, 0);
     let mut planned = false;
     let mut summed = false;
@@ -356,18 +342,16 @@ pub(super) fn tap(lines: &[&str]) -> RunReport {
             report.first(name.rsplit_once(" (").map_or(name, |(name, _)| name));
         }
     }
-    if !summed {
-        if !planned {
-            return RunReport::default();
-        }
-        report.count(good, bad, 0, skipped);
+    match (summed, planned) {
+        (true, _) => {}
+        (false, true) => report.count(good, bad, 0, skipped),
+        (false, false) => *report = RunReport::default(),
     }
-    report.without_stray_name()
+    report.drop_stray_name();
 }
 
 /// `FAILED | 1 passed | 1 failed (22ms)`
-pub(super) fn deno(lines: &[&str]) -> RunReport {
-    let mut report = RunReport::default();
+pub(super) fn deno(lines: &[&str], report: &mut RunReport) {
     for line in lines {
         if line.starts_with("ok | ") || line.starts_with("FAILED | ") {
             let of = |words| number(line, words);
@@ -385,15 +369,13 @@ pub(super) fn deno(lines: &[&str]) -> RunReport {
     if !report.is_informative() || (report.passed.is_none() && report.broken.is_none()) {
         report.first = None;
     }
-    report
 }
 
 /// ` 2 pass`, ` 1 fail`, `Ran 3 tests across 1 file.`
-pub(super) fn bun(lines: &[&str]) -> RunReport {
+pub(super) fn bun(lines: &[&str], report: &mut RunReport) {
     if !lines.iter().any(|line| line.starts_with("Ran ") && line.contains(" across ")) {
-        return RunReport::default();
+        return;
     }
-    let mut report = RunReport::default();
     for line in lines {
         if let Some(passed) = is_count(line, "pass") {
             report.count(passed, 0, 0, 0);
@@ -408,7 +390,6 @@ pub(super) fn bun(lines: &[&str]) -> RunReport {
             report.first(name.rsplit_once(" [").map_or(name, |(name, _)| name));
         }
     }
-    report
 }
 
 fn plural(count: u64) -> &'static str {

@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -21,6 +21,7 @@ use svc_sys::{
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
+    task::spawn_blocking,
     time::{Instant, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -213,12 +214,21 @@ async fn repeat(services: Services, pause: Duration, sweep: Sweep, fault: &'stat
 /// Periodic, because a hook that misses its deadline spools its event although the daemon runs.
 async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: PathBuf) {
     let maintenance = services.tuning().maintenance;
+    let spool = HookSpool::in_home(&home);
     let mut forgotten: Option<Instant> = None;
     loop {
         let mut pause = limits::RECORDS_POLL.min(maintenance);
-        match drain_spool(&services, &catalogue, &home).await {
-            Ok(0) => {}
-            Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
+        let record = |line| record_line(&services, &catalogue, line);
+        match drain_spool(&spool, record).await {
+            Ok(DrainedEvents { recorded, left }) => {
+                if recorded > 0 {
+                    tracing::info!(events = recorded, "took in the events of the hooks' spool");
+                }
+                if left > 0 {
+                    tracing::warn!(events = left, "events of the hooks' spool are refused for now");
+                    pause = maintenance;
+                }
+            }
             // The database server is unreachable; the store logs that.
             Err(error) if error.kind() == ErrorKind::NotConnected => {}
             Err(error) => {
@@ -275,46 +285,96 @@ async fn give_back_memory(services: Services) {
     }
 }
 
-/// Records every event of `hooks.spool`, where hooks store events while the daemon is away, and
-/// returns their number. An event that does not parse or is refused is skipped: a retry would fail
-/// in the same way.
-async fn drain_spool(services: &Services, catalogue: &Catalogue, home: &Path) -> io::Result<usize> {
-    let Some(tool) = catalogue.find(&Caller::Operator, HOOK_EVENT) else { return Ok(0) };
-    let spool = HookSpool::in_home(home);
-    let mut count = 0;
+/// How a drain of the spool ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct DrainedEvents {
+    recorded: usize,
+    /// Events that the next drain tries again.
+    left: usize,
+}
+
+/// Records every event of `hooks.spool`, where hooks store events while the daemon is away.
+/// `record` returns whether a line counts as an event. A line that is refused for now stays in the
+/// spool, and the others do not wait for it.
+async fn drain_spool<R>(
+    spool: &HookSpool,
+    record: impl Fn(String) -> R,
+) -> io::Result<DrainedEvents>
+where
+    R: Future<Output = Result<bool, Undrained>>,
+{
+    let mut drained = DrainedEvents::default();
     loop {
         // Lines that a killed daemon had taken come first, then those that were appended since.
-        let lines = spool.take()?;
+        let lines = blocking(spool, HookSpool::take).await?;
         if lines.is_empty() {
-            return Ok(count);
+            return Ok(drained);
         }
-        for line in &lines {
-            let Ok(Value::Object(mut arguments)) = serde_json::from_str(line) else {
-                tracing::warn!("an event in the hooks' spool cannot be read");
-                continue;
-            };
-            return_unprinted(services, &mut arguments).await?;
-            if !arguments.contains_key("client") {
-                continue;
-            }
-            let Some(caller) = caller_of_line(services, &mut arguments).await? else {
-                tracing::warn!("an event in the hooks' spool has no known caller");
-                continue;
-            };
-            let call = Call::alone(services.clone(), caller);
-            match tool.call(call, arguments).await {
-                Ok(_) => count += 1,
+        let mut left = Vec::new();
+        for line in lines {
+            match record(line.clone()).await {
+                Ok(is_event) => drained.recorded += usize::from(is_event),
                 // The disk may be full, so the spool is kept. Events that are recorded already are
                 // recognised when they are sent again.
-                Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
-                    let is_away = error.reason == Some("store_unavailable");
-                    let kind = if is_away { ErrorKind::NotConnected } else { ErrorKind::Other };
-                    return Err(io::Error::new(kind, error.message));
+                Err(Undrained::Stop(error)) => return Err(error),
+                Err(Undrained::Later(reason)) => {
+                    tracing::debug!(reason, "an event in the hooks' spool is refused for now");
+                    left.push(line);
                 }
-                Err(_) => tracing::warn!("an event in the hooks' spool is refused"),
             }
         }
-        spool.remove_taken()?;
+        drained.left = left.len();
+        blocking(spool, move |spool| spool.end_take(&left)).await?;
+        // Those that are left would come again at once.
+        if drained.left > 0 {
+            return Ok(drained);
+        }
+    }
+}
+
+/// Runs work on the spool, which may wait for the lock of a hook.
+async fn blocking<T: Send + 'static>(
+    spool: &HookSpool,
+    work: impl FnOnce(&HookSpool) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let spool = spool.clone();
+    spawn_blocking(move || work(&spool)).await.map_err(io::Error::other)?
+}
+
+/// Records the event of a line; `false` if there is none that counts, or if it is refused for good.
+async fn record_line(
+    services: &Services,
+    catalogue: &Catalogue,
+    line: String,
+) -> Result<bool, Undrained> {
+    let Some(tool) = catalogue.find(&Caller::Operator, HOOK_EVENT) else { return Ok(false) };
+    let Ok(Value::Object(mut arguments)) = serde_json::from_str(&line) else {
+        tracing::warn!("an event in the hooks' spool cannot be read");
+        return Ok(false);
+    };
+    return_unprinted(services, &mut arguments).await?;
+    if !arguments.contains_key("client") {
+        return Ok(false);
+    }
+    let Some(caller) = caller_of_line(services, &mut arguments).await? else {
+        tracing::warn!("an event in the hooks' spool has no known caller");
+        return Ok(false);
+    };
+    match tool.call(Call::alone(services.clone(), caller), arguments).await {
+        Ok(_) => Ok(true),
+        Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
+            Err(match error.reason {
+                Some("limit_reached") => Undrained::Later(error.message),
+                Some("store_unavailable") => {
+                    Undrained::stop(ErrorKind::NotConnected, error.message)
+                }
+                _ => Undrained::stop(ErrorKind::Other, error.message),
+            })
+        }
+        Err(_) => {
+            tracing::warn!("an event in the hooks' spool is refused");
+            Ok(false)
+        }
     }
 }
 
@@ -324,7 +384,7 @@ async fn drain_spool(services: &Services, catalogue: &Catalogue, home: &Path) ->
 async fn caller_of_line(
     services: &Services,
     arguments: &mut Map<String, Value>,
-) -> io::Result<Option<Caller>> {
+) -> Result<Option<Caller>, Undrained> {
     let process = match arguments.remove(SPOOLED_PROCESS) {
         None | Some(Value::Null) => return Ok(Some(Caller::Operator)),
         Some(process) => serde_json::from_value(process).ok(),
@@ -340,22 +400,35 @@ async fn caller_of_line(
     }
 }
 
-/// Whether lines stay in the spool after an error of one of them: fails if another attempt may do
-/// better. Any other error is the line's own, and must not hold up all that come after it.
-fn not_drained(error: Error) -> io::Result<()> {
-    let kind = match &error {
-        Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. } => Some(ErrorKind::NotConnected),
-        Error::Unavailable(_)
-        | Error::StorageFull(_)
-        | Error::LimitReached(_)
-        | Error::NotNow(_) => Some(ErrorKind::Other),
-        _ => None,
-    };
-    if let Some(kind) = kind {
-        return Err(io::Error::new(kind, error));
+/// Why a line stays in the spool.
+#[derive(Debug)]
+enum Undrained {
+    /// This line is refused now, and may pass later; the others are tried.
+    Later(String),
+    /// No line can be recorded now.
+    Stop(io::Error),
+}
+
+impl Undrained {
+    fn stop(kind: ErrorKind, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Stop(io::Error::new(kind, error))
     }
-    error.report("skipped a part of an event in the hooks' spool");
-    Ok(())
+}
+
+/// Fails if another attempt at a line may do better. Any other error is the line's own, and the
+/// line is dropped.
+fn not_drained(error: Error) -> Result<(), Undrained> {
+    Err(match error {
+        Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. } => {
+            Undrained::stop(ErrorKind::NotConnected, error)
+        }
+        Error::Unavailable(_) | Error::StorageFull(_) => Undrained::stop(ErrorKind::Other, error),
+        Error::LimitReached(_) | Error::NotNow(_) => Undrained::Later(error.to_string()),
+        _ => {
+            error.report("skipped a part of an event in the hooks' spool");
+            return Ok(());
+        }
+    })
 }
 
 /// Puts messages back into the inbox that a hook got in the response to its event and did not
@@ -363,7 +436,7 @@ fn not_drained(error: Error) -> io::Result<()> {
 async fn return_unprinted(
     services: &Services,
     arguments: &mut Map<String, Value>,
-) -> io::Result<()> {
+) -> Result<(), Undrained> {
     let session = arguments.remove(SPOOLED_UNPRINTED);
     let (Some(Value::String(session)), Some(Value::String(id))) = (session, arguments.get("id"))
     else {
@@ -377,6 +450,8 @@ async fn return_unprinted(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use svc_store::StoreError;
 
     use super::*;
@@ -387,12 +462,42 @@ mod tests {
         not_drained(Error::Internal(bad("peer"))).expect("is the line's own");
         not_drained(Error::Internal(StoreError::Panicked)).expect("is the line's own");
         not_drained(Error::Conflict("two".to_owned())).expect("is the line's own");
-        for error in [
-            Error::Unavailable(StoreError::Stopped),
-            Error::NotNow("later".to_owned()),
-            Error::LimitReached("many".to_owned()),
-        ] {
-            assert_eq!(not_drained(error).expect_err("comes again").kind(), ErrorKind::Other);
+        for error in [Error::NotNow("later".to_owned()), Error::LimitReached("many".to_owned())] {
+            let left = not_drained(error).expect_err("comes again");
+            assert!(matches!(left, Undrained::Later(_)), "{left:?}");
         }
+        let stopped = not_drained(Error::Unavailable(StoreError::Stopped)).expect_err("stops");
+        let Undrained::Stop(error) = stopped else { panic!("{stopped:?}") };
+        assert_eq!(error.kind(), ErrorKind::Other);
+    }
+
+    #[tokio::test]
+    async fn refused_line_of_the_spool_is_tried_again_and_no_other_waits_for_it() {
+        let home = tempfile::tempdir().expect("a folder");
+        let spool = HookSpool::in_home(home.path());
+        spool.append_all(&["1", "full", "2", "note"]).expect("are appended");
+        let recorded = Mutex::new(Vec::new());
+        let of_line = |line: String| match line.as_str() {
+            "full" => not_drained(Error::LimitReached("many".to_owned())).map(|()| false),
+            "away" => not_drained(Error::Unavailable(StoreError::Stopped)).map(|()| false),
+            _ => {
+                let is_event = line != "note";
+                recorded.lock().expect("no test panicked").push(line);
+                Ok(is_event)
+            }
+        };
+        let record = |line| std::future::ready(of_line(line));
+        let drained = drain_spool(&spool, &record).await.expect("is drained");
+        assert_eq!(drained, DrainedEvents { recorded: 2, left: 1 });
+        spool.append_all(&["3", "away", "4"]).expect("are appended");
+        let stopped = drain_spool(&spool, &record).await.expect_err("nothing can be recorded");
+        assert_eq!(stopped.kind(), ErrorKind::Other);
+        assert_eq!(*recorded.lock().expect("no test panicked"), ["1", "2", "note", "3"]);
+        // None is lost.
+        assert_eq!(spool.take().expect("is read"), ["full", "3", "away", "4"]);
+        let drained =
+            drain_spool(&spool, |_| std::future::ready(Ok(true))).await.expect("is drained");
+        assert_eq!(drained, DrainedEvents { recorded: 4, left: 0 });
+        assert_eq!(spool.take().expect("is read"), Vec::<String>::new());
     }
 }

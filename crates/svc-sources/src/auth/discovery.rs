@@ -324,7 +324,16 @@ mod tests {
     async fn remote_server_cannot_name_a_loopback_url() {
         let clients = HttpClients::default();
         let (near, far) = (url("http://127.0.0.1:9/mcp"), url("https://h/mcp"));
-        for named in ["http://127.0.0.1:9/m", "http://localhost:9/m", "https://[::1]:9/m"] {
+        for named in [
+            "http://127.0.0.1:9/m",
+            "http://localhost:9/m",
+            "https://[::1]:9/m",
+            "https://LOCALHOST.:9/m",
+            "https://a.localhost:9/m",
+            "https://0.0.0.0:9/m",
+            "https://[::ffff:127.0.0.1]:9/m",
+            "https://[::]:9/m",
+        ] {
             let mut headers = HeaderMap::new();
             let challenge = format!("Bearer resource_metadata=\"{named}\"");
             headers

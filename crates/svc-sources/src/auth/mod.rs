@@ -13,8 +13,8 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oauth2::{
-    AuthUrl, AuthorizationCode, ClientId, ClientSecret, CsrfToken, PkceCodeChallenge,
-    PkceCodeVerifier, RedirectUrl, Scope, TokenUrl, basic::BasicClient,
+    AuthUrl, AuthorizationCode, ClientId, CsrfToken, PkceCodeChallenge, PkceCodeVerifier,
+    RedirectUrl, Scope, TokenUrl, basic::BasicClient,
 };
 use reqwest::Url;
 use serde_json::{Value, json};
@@ -201,15 +201,11 @@ impl PendingLogin {
         let code = param(query, "code").ok_or("the redirect has no code")?;
         let endpoint = TokenUrl::new(self.server.token_endpoint.to_string())
             .map_err(|error| error.to_string())?;
-        let mut client = BasicClient::new(ClientId::new(self.client.id.clone()))
-            .set_token_uri(endpoint)
-            .set_redirect_uri(self.redirect)
-            .set_auth_type(self.client.auth_type());
-        if let Some(secret) = self.client.sent_secret() {
-            client = client.set_client_secret(ClientSecret::new(secret.to_owned()));
-        }
         let http = sender(auth.clients());
-        let given = client
+        let given = self
+            .client
+            .at(endpoint)
+            .set_redirect_uri(self.redirect)
             .exchange_code(AuthorizationCode::new(code))
             .set_pkce_verifier(self.verifier)
             .add_extra_param("resource", self.server.resource.clone())

@@ -9,8 +9,8 @@ use std::{
 };
 
 use oauth2::{
-    AuthType, ClientId, ClientSecret, RefreshToken, RequestTokenError, TokenResponse as _,
-    TokenUrl,
+    AuthType, ClientId, ClientSecret, EndpointNotSet, EndpointSet, RefreshToken, RequestTokenError,
+    TokenResponse as _, TokenUrl,
     basic::{BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse},
 };
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,9 @@ const MARGIN: Duration = Duration::from_mins(1);
 /// used for most of it.
 const LAST_PART: u32 = 5;
 
+type TokenClient =
+    BasicClient<EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OauthClient {
     pub(super) id: String,
@@ -39,17 +42,23 @@ pub(super) struct OauthClient {
 }
 
 impl OauthClient {
-    /// Where a request carries the secret.
-    pub(super) fn auth_type(&self) -> AuthType {
-        if self.auth_method == "client_secret_basic" {
-            AuthType::BasicAuth
-        } else {
-            AuthType::RequestBody
+    /// The client for requests to a token endpoint.
+    pub(super) fn at(&self, endpoint: TokenUrl) -> TokenClient {
+        let auth_type = match self.auth_method.as_str() {
+            "client_secret_basic" => AuthType::BasicAuth,
+            _ => AuthType::RequestBody,
+        };
+        let client = BasicClient::new(ClientId::new(self.id.clone()))
+            .set_token_uri(endpoint)
+            .set_auth_type(auth_type);
+        match self.sent_secret() {
+            Some(secret) => client.set_client_secret(ClientSecret::new(secret.to_owned())),
+            None => client,
         }
     }
 
     /// The secret, if requests carry it.
-    pub(super) fn sent_secret(&self) -> Option<&str> {
+    fn sent_secret(&self) -> Option<&str> {
         self.secret.as_deref().filter(|_| self.auth_method != "none")
     }
 }
@@ -216,15 +225,11 @@ impl SourceAuth {
         let Some(own) = kept else { return Ok(()) };
         let endpoint = TokenUrl::new(own.token_endpoint.clone())
             .map_err(|_| RenewalFailure::NeedsLogin("its issuer has no address".to_owned()))?;
-        let mut client = BasicClient::new(ClientId::new(own.client.id.clone()))
-            .set_token_uri(endpoint)
-            .set_auth_type(own.client.auth_type());
-        if let Some(secret) = own.client.sent_secret() {
-            client = client.set_client_secret(ClientSecret::new(secret.to_owned()));
-        }
         let token = RefreshToken::new(own.refresh_token.clone().unwrap_or_default());
         let http = sender(&self.clients);
-        let asked = client
+        let asked = own
+            .client
+            .at(endpoint)
             .exchange_refresh_token(&token)
             .add_extra_param("resource", own.resource.clone())
             .request_async(&http)

@@ -259,15 +259,8 @@ pub(super) fn edit(
     let found = bounds.find(None, &input.path, "path")?;
     let content = content_of(bounds, &found)?;
     let path = bounds.shown(&found.path);
-    seen.check(session, &found.path, &content).map_err(|why| {
-        let text = match why {
-            NotRead::Never => format!("{path} was not read in this session: Read it first"),
-            NotRead::Changed => {
-                format!("{path} has changed since this session read or wrote it: Read it again")
-            }
-        };
-        ToolError::new(ErrorType::Conflict, text)
-    })?;
+    seen.check(session, &found.path, &content)
+        .map_err(|why| ToolError::new(ErrorType::Conflict, format!("{path} {why}")))?;
     if input.old_string == input.new_string {
         return Err(ToolError::invalid("new_string", "new_string: is the same as old_string"));
     }
@@ -327,12 +320,6 @@ struct SeenTable {
     order: VecDeque<FileKey>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotRead {
-    Never,
-    Changed,
-}
-
 impl ReadFiles {
     /// Notes that the session has read or written this content.
     pub(super) fn note(&self, session: &str, path: &Path, content: &[u8]) {
@@ -348,13 +335,14 @@ impl ReadFiles {
         }
     }
 
-    pub(super) fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), NotRead> {
+    /// Fails unless the content is what the session has read or written last.
+    fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), &'static str> {
         let key = (session.to_owned(), path.to_owned());
         let table = lock(&self.0);
         match table.files.get(&key) {
-            None => Err(NotRead::Never),
+            None => Err("was not read in this session: Read it first"),
             Some(seen) if *seen == ContentHash::from(Sha256::digest(content)) => Ok(()),
-            Some(_) => Err(NotRead::Changed),
+            Some(_) => Err("has changed since this session read or wrote it: Read it again"),
         }
     }
 }

@@ -6,10 +6,7 @@ use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -28,6 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::tools::ToolError;
 use svc_sys::bounded_file;
+use tokio_util::sync::CancellationToken;
 
 use super::folder::{BoundPath, FolderBounds};
 use crate::lock;
@@ -125,16 +123,16 @@ pub(super) struct GlobResult {
 #[derive(Debug, Clone)]
 struct SearchEnd {
     latest: Instant,
-    cancelled: Arc<AtomicBool>,
+    gone: CancellationToken,
 }
 
 impl SearchEnd {
-    fn new(cancelled: &Arc<AtomicBool>) -> Self {
-        Self { latest: Instant::now() + LONGEST, cancelled: Arc::clone(cancelled) }
+    fn new(gone: CancellationToken) -> Self {
+        Self { latest: Instant::now() + LONGEST, gone }
     }
 
     fn is_there(&self) -> bool {
-        self.cancelled.load(Relaxed) || Instant::now() >= self.latest
+        self.gone.is_cancelled() || Instant::now() >= self.latest
     }
 }
 
@@ -180,11 +178,11 @@ fn walk(
     walk
 }
 
-/// Searches files. `cancelled` ends the search early.
+/// Searches files. `gone` ends the search early.
 pub(super) fn grep(
     bounds: &FolderBounds,
     input: &GrepArguments,
-    cancelled: &Arc<AtomicBool>,
+    gone: CancellationToken,
 ) -> Result<GrepResult, ToolError> {
     let found = bounds.find(None, input.path.as_deref().unwrap_or("."), "path")?;
     let matcher = RegexMatcherBuilder::new()
@@ -200,7 +198,7 @@ pub(super) fn grep(
         .binary_detection(BinaryDetection::quit(0))
         .heap_limit(Some(LINE_MEMORY))
         .build();
-    let end = SearchEnd::new(cancelled);
+    let end = SearchEnd::new(gone);
     let mut walk = walk(bounds, &found.path, true, false, &end);
     if let Some(glob) = &input.glob {
         let wrong = |error: ignore::Error| ToolError::invalid("glob", format!("glob: {error}"));
@@ -330,7 +328,7 @@ impl Matches<'_> {
 pub(super) fn glob(
     bounds: &FolderBounds,
     input: &GlobArguments,
-    cancelled: &Arc<AtomicBool>,
+    gone: CancellationToken,
 ) -> Result<GlobResult, ToolError> {
     let found = bounds.find(None, input.path.as_deref().unwrap_or("."), "path")?;
     let wrong = |text: String| ToolError::invalid("pattern", format!("pattern: {text}"));
@@ -344,7 +342,7 @@ pub(super) fn glob(
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
     let glob = glob.map_err(|error| wrong(error.to_string()))?.compile_matcher();
     let hidden = input.include_hidden.unwrap_or(false);
-    let end = SearchEnd::new(cancelled);
+    let end = SearchEnd::new(gone);
     let walk = walk(bounds, &found.path, input.respect_gitignore, hidden, &end);
     let (mut paths, mut truncated) = (Vec::new(), false);
     for entry in walk.build().flatten() {
@@ -487,7 +485,7 @@ mod tests {
 
     fn grepped(bounds: &FolderBounds, input: Value) -> Value {
         let input = serde_json::from_value(input).expect("arguments");
-        let found = grep(bounds, &input, &Arc::default());
+        let found = grep(bounds, &input, CancellationToken::new());
         match found {
             Ok(found) => serde_json::to_value(found).expect("JSON"),
             Err(error) => json!(error.field),
@@ -535,7 +533,7 @@ mod tests {
 
     fn try_glob(bounds: &FolderBounds, input: Value) -> Result<GlobResult, ToolError> {
         let input = serde_json::from_value(input).expect("arguments");
-        glob(bounds, &input, &Arc::default())
+        glob(bounds, &input, CancellationToken::new())
     }
 
     fn globbed(bounds: &FolderBounds, input: Value) -> Vec<String> {
@@ -605,12 +603,13 @@ mod tests {
     fn search_of_a_gone_caller_ends_within_a_file() {
         let (_folder, _, bounds) = tree();
         let file = File::open("/dev/zero").expect("is there");
-        let gone = Arc::new(AtomicBool::new(true));
-        let end = SearchEnd::new(&gone);
+        let gone = CancellationToken::new();
+        gone.cancel();
+        let end = SearchEnd::new(gone.clone());
         let mut endless = SearchedFile { file: &file, end: &end };
         assert_eq!(io::copy(&mut endless, &mut io::sink()).expect("is read"), 0);
         let input = serde_json::from_value(json!({ "pattern": "**" })).expect("arguments");
-        let found = glob(&bounds, &input, &gone).expect("is found");
+        let found = glob(&bounds, &input, gone).expect("is found");
         assert!(found.truncated && found.paths.is_empty());
     }
 

@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
-    fs::{self, File, Metadata},
+    fs::{self, File},
     io,
     os::{
         fd::OwnedFd,
@@ -29,8 +29,8 @@ pub(super) struct FolderBounds {
     roots: Vec<PathBuf>,
     /// Resolved. These and the paths below them are never inside, whatever the roots are.
     closed: Vec<PathBuf>,
-    /// The number of hard links inside the bounds, by file.
-    names: NameCounts,
+    /// The number of hard links of each file inside the bounds, counted on first use.
+    names: Arc<OnceLock<Option<HashMap<FileId, u64>>>>,
 }
 
 /// A file or folder inside the bounds: its path without links, and its root.
@@ -76,7 +76,7 @@ impl FolderBounds {
         };
         // A closed path may not exist yet: then it is compared by its text.
         let closed = closed.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
-        Ok(Self { base, roots, closed: closed.collect(), names: NameCounts::default() })
+        Ok(Self { base, roots, closed: closed.collect(), names: Arc::default() })
     }
 
     /// The folder that relative paths begin at, or that `cwd` names.
@@ -174,8 +174,34 @@ impl FolderBounds {
         Ok(mode)
     }
 
+    /// Refuses a file that has a hard link outside. A file that cannot be counted is refused.
     fn check_names(&self, file: &File) -> io::Result<()> {
-        FileNames::from_metadata(&file.metadata()?).check(&self.roots, &self.closed, &self.names)
+        let meta = file.metadata()?;
+        let (id, count) = ((meta.dev(), meta.ino()), meta.nlink());
+        if count <= 1 {
+            return Ok(());
+        }
+        // If a root is the root of the filesystem, only closed paths are outside.
+        let is_all = self.roots.iter().any(|root| root.parent().is_none());
+        let counts = self.names.get_or_init(|| {
+            if is_all {
+                count_names(&self.closed, &[])
+            } else {
+                count_names(&self.roots, &self.closed)
+            }
+        });
+        let inside = match counts {
+            Some(counts) if is_all => !counts.contains_key(&id),
+            Some(counts) => counts.get(&id).is_some_and(|inside| *inside >= count),
+            None => false,
+        };
+        if inside {
+            return Ok(());
+        }
+        let text = format!(
+            "it has {count} names (hard links), and not all of them are inside: work on a copy of it"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
     pub(super) fn is_closed(&self, path: &Path) -> bool {
@@ -321,53 +347,6 @@ const MOST_NAMES: usize = 200_000;
 
 /// A file whatever its names: device and inode.
 type FileId = (u64, u64);
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FileNames {
-    id: FileId,
-    count: u64,
-}
-
-/// The number of hard links of each file below some folders, counted on first use.
-#[derive(Debug, Clone, Default)]
-pub(super) struct NameCounts(Arc<OnceLock<Option<HashMap<FileId, u64>>>>);
-
-impl FileNames {
-    pub(super) fn from_metadata(meta: &Metadata) -> Self {
-        Self { id: (meta.dev(), meta.ino()), count: meta.nlink() }
-    }
-
-    /// Refuses a file that has a hard link outside `roots` or below `closed`. A file that cannot be
-    /// counted is refused.
-    pub(super) fn check(
-        self,
-        roots: &[PathBuf],
-        closed: &[PathBuf],
-        known: &NameCounts,
-    ) -> io::Result<()> {
-        if self.count <= 1 {
-            return Ok(());
-        }
-        // If a root is the root of the filesystem, only closed paths are outside.
-        let is_all = roots.iter().any(|root| root.parent().is_none());
-        let counts = known.0.get_or_init(|| {
-            if is_all { count_names(closed, &[]) } else { count_names(roots, closed) }
-        });
-        let inside = match counts {
-            Some(counts) if is_all => !counts.contains_key(&self.id),
-            Some(counts) => counts.get(&self.id).is_some_and(|count| *count >= self.count),
-            None => false,
-        };
-        if inside {
-            return Ok(());
-        }
-        let text = format!(
-            "it has {} names (hard links), and not all of them are inside: work on a copy of it",
-            self.count
-        );
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
-    }
-}
 
 /// The number of hard links of each file below these paths, without closed ones; `None` if there
 /// are more than [`MOST_NAMES`] entries.
@@ -553,8 +532,9 @@ mod tests {
         }
         let closed = [inside.join("closed"), inside.join("sub/config"), "/proc".into()];
         let check = |name: &str, roots: &[PathBuf]| {
-            let meta = fs::metadata(inside.join(name)).expect("is there");
-            FileNames::from_metadata(&meta).check(roots, &closed, &NameCounts::default())
+            let file = File::open(inside.join(name)).expect("is there");
+            let (base, roots, closed) = (inside.clone(), roots.to_vec(), closed.to_vec());
+            FolderBounds { base, roots, closed, names: Arc::default() }.check_names(&file)
         };
         let within = [inside.clone(), inside.join("sub")];
         for (name, of_folder, of_all) in [

@@ -13,10 +13,7 @@ pub use fetch::{CONVERTER, convert_page};
 use std::{
     collections::HashSet,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
 };
 
 use schemars::JsonSchema;
@@ -30,6 +27,7 @@ use svc_model::{
     source::{BUILTIN_CORE, SourceEntry, SourceTransport, matches_glob},
 };
 use svc_sys::config::Env;
+use tokio_util::sync::CancellationToken;
 
 use self::{
     bash::{BashArguments, BashKillArguments, BashOutputArguments, Shell, ShellCommand},
@@ -94,22 +92,13 @@ struct CoreRules {
     env: Vec<(String, String)>,
 }
 
-/// Cancels work on another thread when its caller is gone.
-struct Cancel(Arc<AtomicBool>);
-
-impl Drop for Cancel {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-/// Runs blocking work, which sees when its caller is gone.
+/// Runs blocking work, whose token is cancelled when its caller is gone.
 async fn on_disk<R: Send + 'static>(
-    work: impl FnOnce(&Arc<AtomicBool>) -> Result<R, ToolError> + Send + 'static,
+    work: impl FnOnce(CancellationToken) -> Result<R, ToolError> + Send + 'static,
 ) -> Result<R, Failure> {
-    let cancel = Cancel(Arc::default());
-    let cancelled = Arc::clone(&cancel.0);
-    match tokio::task::spawn_blocking(move || work(&cancelled)).await {
+    let gone = CancellationToken::new();
+    let _caller = gone.clone().drop_guard();
+    match tokio::task::spawn_blocking(move || work(gone)).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(ToolError::internal().into()),
     }
@@ -208,11 +197,11 @@ impl CoreServer {
         });
         let grep = self.tool(rules, ("Grep", GREP_TEXT), async |core, input: GrepArguments| {
             let bounds = core.bounds().await?;
-            on_disk(move |cancelled| grep(&bounds, &input, cancelled)).await
+            on_disk(move |gone| grep(&bounds, &input, gone)).await
         });
         let glob = self.tool(rules, ("Glob", GLOB_TEXT), async |core, input: GlobArguments| {
             let bounds = core.bounds().await?;
-            on_disk(move |cancelled| glob(&bounds, &input, cancelled)).await
+            on_disk(move |gone| glob(&bounds, &input, gone)).await
         });
         let fetch =
             self.tool(rules, ("WebFetch", FETCH_TEXT), async |core, input: FetchArguments| {

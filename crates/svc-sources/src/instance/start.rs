@@ -218,6 +218,9 @@ impl ServerStarter {
                 (SourceLink::Remote(link), connection)
             }
         };
+        let watched = Arc::clone(&self.watched);
+        let moves = report_moves(Arc::clone(&connection), watched, parts.moved.clone());
+        tokio::spawn(moves.boxed());
         let (changes, capabilities) = (connection.list_changes.subscribe(), serde_json::Map::new());
         let mut running = Running { link, connection, capabilities, changes, list_problem: None };
         let bound = parts.spec.entry.startup_timeout;
@@ -270,9 +273,6 @@ impl ServerStarter {
             return Err(StartFailure::Failed(text));
         }
         let (connection, messages) = SourceConnection::new(redactor, parts.root.clone());
-        let watched = Arc::clone(&self.watched);
-        let moves = report_moves(Arc::clone(&connection), watched, parts.moved.clone());
-        tokio::spawn(moves.boxed());
         tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin).boxed());
         let reader = read(Arc::clone(&connection), pipes.stdout);
         let closing = Arc::clone(&connection);

@@ -274,7 +274,7 @@ pub(super) async fn deliver(connection: &Arc<SourceConnection>, text: &str, requ
     if !text.starts_with('[') {
         return connection.take_from(text, request).await;
     }
-    let batch: Vec<Box<RawValue>> = serde_json::from_str(text).unwrap_or_default();
+    let batch: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
     for message in batch {
         connection.take_from(message.get(), request).await;
     }
@@ -372,7 +372,7 @@ impl EventReader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{
         io::{self, BufRead as _, BufReader, Write as _},
         net::{TcpListener, TcpStream},
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     /// An endpoint without a credential, of this connection.
-    fn endpoint_at(
+    pub(in crate::remote) fn endpoint_at(
         url: Url,
         connection: &Arc<SourceConnection>,
         (services, home): (Services, &Path),

@@ -136,9 +136,7 @@ async fn write(
 ) {
     while let Some(message) = messages.recv().await {
         let (id, trace) = match &message {
-            ChildMessage::Request { id, is_awaited, trace, .. } => {
-                (is_awaited.then_some(*id), trace.clone())
-            }
+            ChildMessage::Request(request) => (Some(request.id), request.trace.clone()),
             ChildMessage::Note(_) | ChildMessage::Cancel { .. } => (None, RequestTrace::default()),
         };
         let mut request =

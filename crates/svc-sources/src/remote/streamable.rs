@@ -10,7 +10,6 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use reqwest::{Response, StatusCode, header::HeaderValue};
 use serde_json::{Value, json};
-use svc_core::tools::RequestTrace;
 use svc_sys::backoff::Backoff;
 use svc_wire::{
     json_rpc::JsonRpcWriter,
@@ -29,14 +28,23 @@ use crate::{
     connection::SourceConnection,
     lists::introduce,
     lock,
-    message::{ChildMessage, ConnectionEnd, RequestLoss, ToolTraits, modern_params, request_text},
+    message::{
+        ChildMessage, ChildRequest, ConnectionEnd, RequestLoss, modern_params, request_text,
+    },
 };
 
 /// Maximum number of concurrent requests; more wait.
 const PARALLEL_REQUESTS: usize = 128;
+/// Maximum number of concurrent messages that nobody waits for. The server makes the daemon send
+/// them, by its own requests, and may answer none: more are dropped, as for a server that does not
+/// read its input.
+const PARALLEL_NOTES: usize = 128;
+/// Deadline of one of them.
 const NOTE: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
 const LONGEST_REOPEN: Duration = Duration::from_secs(30);
+/// Shortest delay that a server may name: it might end each stream at once.
+const SHORTEST_REOPEN: Duration = Duration::from_millis(100);
 /// Backoff before a stream is opened again, unless the server names a delay.
 const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
 
@@ -56,6 +64,7 @@ pub(super) struct StreamableTransport {
     /// Held while a new session is opened, so that one request of many opens it.
     reopening: tokio::sync::Mutex<()>,
     slots: Semaphore,
+    note_slots: Arc<Semaphore>,
     in_flight: Mutex<HashMap<u64, CancellationToken>>,
     tasks: TaskTracker,
 }
@@ -67,6 +76,7 @@ impl StreamableTransport {
             session: watch::Sender::default(),
             reopening: tokio::sync::Mutex::default(),
             slots: Semaphore::new(PARALLEL_REQUESTS),
+            note_slots: Arc::new(Semaphore::new(PARALLEL_NOTES)),
             in_flight: Mutex::default(),
             tasks: TaskTracker::new(),
         })
@@ -96,28 +106,40 @@ impl StreamableTransport {
     async fn pass(self: &Arc<Self>, message: ChildMessage) {
         let this = Arc::clone(self);
         match message {
-            ChildMessage::Request { id, text, is_first, is_awaited, traits, trace } => {
+            ChildMessage::Request(request) => {
                 let cancelled = CancellationToken::new();
-                lock(&self.in_flight).insert(id, cancelled.clone());
-                let body = Bytes::from(text);
-                let request = HttpExchange { id, body, is_first, is_awaited, traits, trace };
+                lock(&self.in_flight).insert(request.id, cancelled.clone());
                 self.tasks.spawn(async move { this.exchange(request, cancelled).await }.boxed());
             }
             // Later requests wait until the server has it.
             ChildMessage::Note(text) if text.contains("\"notifications/initialized\"") => {
                 this.post_note(text).await;
             }
-            ChildMessage::Note(text) => {
-                self.tasks.spawn(async move { this.post_note(text).await }.boxed());
-            }
+            ChildMessage::Note(text) => self.spawn_note(text),
             ChildMessage::Cancel { id, text } => {
                 self.end_exchange(id);
                 // Without sessions the end of the stream cancels the request.
                 if !self.connection().is_modern() {
-                    self.tasks.spawn(async move { this.post_note(text).await }.boxed());
+                    self.spawn_note(text);
                 }
             }
         }
+    }
+
+    fn spawn_note(self: &Arc<Self>, text: String) {
+        let Ok(slot) = Arc::clone(&self.note_slots).try_acquire_owned() else {
+            tracing::debug!("a message is dropped: the server does not take those before it");
+            return;
+        };
+        let this = Arc::clone(self);
+        let post = async move {
+            if let Some(response) = this.post_note(text).await {
+                // Without sessions the early end of the response would cancel a request.
+                tokio::time::timeout(GOODBYE, refusal_body(response)).await.ok();
+            }
+            drop(slot);
+        };
+        self.tasks.spawn(post.boxed());
     }
 
     fn end_exchange(&self, id: u64) {
@@ -127,28 +149,30 @@ impl StreamableTransport {
         }
     }
 
-    async fn post_note(&self, text: String) {
+    /// Posts a message that nobody waits for. Returns the response if the server took the message.
+    async fn post_note(&self, text: String) -> Option<Response> {
         let session = self.session.borrow().clone();
         let request = mcp_request::post(Bytes::from(text), setting(&session, None));
         let sent = tokio::select! {
-            () = self.connection().closed.cancelled() => return,
+            () = self.connection().closed.cancelled() => return None,
             sent = tokio::time::timeout(NOTE, self.endpoint.send(&request)) => sent,
         };
-        if let Ok(Ok(response)) = sent
-            && !response.status().is_success()
-        {
-            tracing::debug!(status = %response.status(), "a server refuses a notification");
-        }
         self.connection().close_if_ended();
+        let response = sent.ok()?.ok()?;
+        if !response.status().is_success() {
+            tracing::debug!(status = %response.status(), "a server refuses a notification");
+            return None;
+        }
+        Some(response)
     }
 
-    async fn exchange(&self, request: HttpExchange, cancelled: CancellationToken) {
+    async fn exchange(&self, request: ChildRequest, cancelled: CancellationToken) {
         let id = request.id;
         let outcome = tokio::select! {
             biased;
             () = cancelled.cancelled() => return,
             () = self.connection().closed.cancelled() => Err(self.connection().loss_at_end(id)),
-            outcome = self.answer(&request) => outcome,
+            outcome = self.answer(request) => outcome,
         };
         lock(&self.in_flight).remove(&id);
         if let Err(loss) = outcome {
@@ -158,27 +182,25 @@ impl StreamableTransport {
     }
 
     /// Sends a request, and passes all that is received to the connection.
-    async fn answer(&self, request: &HttpExchange) -> Result<(), RequestLoss> {
+    async fn answer(&self, request: ChildRequest) -> Result<(), RequestLoss> {
+        let ChildRequest { id, text, is_first, traits, trace } = request;
+        let body = Bytes::from(text);
         // The requests that hold the slots may wait for the session that this one opens.
-        let _slot = if request.is_first { None } else { Some(self.slots.acquire().await) };
+        let _slot = if is_first { None } else { Some(self.slots.acquire().await) };
         let mut is_reopened = false;
         loop {
-            let session = if request.is_first {
-                RemoteSession::default()
-            } else {
-                self.session.borrow().clone()
-            };
-            let schema = request.traits.as_ref().and_then(|traits| traits.header_schema.as_ref());
-            let mut post = mcp_request::post(request.body.clone(), setting(&session, schema));
-            add_trace(&mut post.headers, &request.trace);
+            let session =
+                if is_first { RemoteSession::default() } else { self.session.borrow().clone() };
+            let schema = traits.as_ref().and_then(|traits| traits.header_schema.as_ref());
+            let mut post = mcp_request::post(body.clone(), setting(&session, schema));
+            add_trace(&mut post.headers, &trace);
             let url = &self.endpoint.url;
-            let id = request.is_awaited.then_some(request.id);
-            let response = self.endpoint.send_to(url, id, &post).await?;
+            let response = self.endpoint.send_to(url, Some(id), &post).await?;
             let status = response.status();
             if status == StatusCode::NOT_FOUND && session.id.is_some() && !is_reopened {
                 is_reopened = true;
                 self.reopen(session.generation).await?;
-                let is_repeatable = request.traits.as_ref().is_none_or(|tool| tool.is_repeatable);
+                let is_repeatable = traits.as_ref().is_none_or(|tool| tool.is_repeatable);
                 if is_repeatable {
                     continue;
                 }
@@ -191,13 +213,13 @@ impl StreamableTransport {
                 ));
             }
             if !status.is_success() {
-                return self.take_refusal(request, response).await;
+                return self.take_refusal(id, response).await;
             }
-            if request.is_first {
-                let id = response.headers().get(SESSION_ID).cloned();
-                return self.take_introduction(request.id, id, response).await;
+            if is_first {
+                let session = response.headers().get(SESSION_ID).cloned();
+                return self.take_introduction(id, session, response).await;
             }
-            return self.take_answer(request.id, response, &session).await;
+            return self.take_answer(id, response, &session).await;
         }
     }
 
@@ -298,11 +320,7 @@ impl StreamableTransport {
     }
 
     /// Handles a refusal. One that is an error of the protocol is the response.
-    async fn take_refusal(
-        &self,
-        request: &HttpExchange,
-        response: Response,
-    ) -> Result<(), RequestLoss> {
+    async fn take_refusal(&self, id: u64, response: Response) -> Result<(), RequestLoss> {
         let status = response.status();
         let body = refusal_body(response).await;
         let parsed: Option<Value> = serde_json::from_str(&body).ok();
@@ -311,8 +329,8 @@ impl StreamableTransport {
             .and_then(|parsed| parsed.get("error"))
             .filter(|error| error.is_object());
         if let Some(error) = error {
-            let text = JsonRpcWriter::new().id(&request.id).error(error).into_text();
-            self.connection().take_from(&text, Some(request.id)).await;
+            let text = JsonRpcWriter::new().id(&id).error(error).into_text();
+            self.connection().take_from(&text, Some(id)).await;
             return Ok(());
         }
         let text = format!("it answered HTTP {}", status.as_u16());
@@ -401,7 +419,12 @@ impl StreamableTransport {
                         return;
                     }
                     last_event_id.clear();
-                    continue;
+                    // Once without a pause: the server may not know the new session either.
+                    if failures == 0 {
+                        failures = 1;
+                        continue;
+                    }
+                    REOPEN.wait(failures)
                 }
                 Ok(response) if has_no_stream(response.status(), is_modern) => return,
                 Ok(response) => {
@@ -439,15 +462,6 @@ impl StreamableTransport {
     }
 }
 
-struct HttpExchange {
-    id: u64,
-    body: Bytes,
-    is_first: bool,
-    is_awaited: bool,
-    traits: Option<Arc<ToolTraits>>,
-    trace: RequestTrace,
-}
-
 fn setting<'a>(session: &'a RemoteSession, schema: Option<&'a Value>) -> RequestSetting<'a> {
     RequestSetting {
         revision: session.revision,
@@ -468,5 +482,46 @@ fn has_no_stream(status: StatusCode, is_modern: bool) -> bool {
 }
 
 fn reopen_pause(failures: u32, named: Option<Duration>) -> Duration {
-    named.map_or_else(|| REOPEN.wait(failures), |named| named.min(LONGEST_REOPEN))
+    named
+        .map_or_else(|| REOPEN.wait(failures), |named| named.clamp(SHORTEST_REOPEN, LONGEST_REOPEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use reqwest::Url;
+    use svc_core::service::testing::opened;
+    use svc_model::source::Redactor;
+
+    use super::{super::endpoint::tests::endpoint_at, *};
+
+    #[test]
+    fn delay_that_a_server_names_has_bounds() {
+        for (named, pause) in [(0, 100), (1, 100), (2_000, 2_000), (u64::MAX, 30_000)] {
+            let named = Some(Duration::from_millis(named));
+            assert_eq!(reopen_pause(0, named), Duration::from_millis(pause));
+        }
+    }
+
+    #[tokio::test]
+    async fn server_that_takes_no_messages_holds_a_bounded_number_of_connections() {
+        let (_test, services) = opened().await;
+        let home = tempfile::tempdir().unwrap();
+        // It accepts no connection.
+        let server = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let endpoint = endpoint_at(url, &connection, (services, home.path()));
+        let transport = StreamableTransport::new(endpoint);
+        for number in 0..2 * PARALLEL_NOTES as u64 {
+            let (note, cancel) = (ChildMessage::Note("{}".to_owned()), "{}".to_owned());
+            transport.pass(note).await;
+            transport.pass(ChildMessage::Cancel { id: number, text: cancel }).await;
+        }
+        assert_eq!(transport.tasks.len(), PARALLEL_NOTES);
+        connection.close();
+        transport.tasks.close();
+        transport.tasks.wait().await;
+    }
 }

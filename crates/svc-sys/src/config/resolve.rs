@@ -1,10 +1,12 @@
 //! The precedence of the sources, the defaults, and the rules across keys.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 use svc_model::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
 use svc_model::hook::{AttendedPrompts, HookClient};
 use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
@@ -107,6 +109,8 @@ pub struct Config {
     pub force_local: bool,
     /// Files that name child MCP servers.
     pub sources: SourceFiles,
+    /// The rows of `svc config show`: the fields above that are settings, in this order.
+    pub rows: Vec<ConfigRow>,
 }
 
 impl Config {
@@ -146,14 +150,12 @@ impl Config {
         flags: &Flags,
         file: &FileConfig,
     ) -> Result<Self, ConfigError> {
-        let given = SettingSources { env, file: &paths.config_file };
+        let rows = RefCell::default();
+        let given = SettingSources { env, file: &paths.config_file, rows: &rows };
         let FileConfig { store, retention, approvals, hooks, sessions, sources: child, .. } = file;
-        let default_agent = given.text("default_agent", None, &file.default_agent, own)?;
         let log_format = setting::word("auto, text or json");
         let policy = SessionsPolicy::default();
-        let sources_import: Setting<Vec<ImportedClient>> =
-            given.list("sources.import", &[], &child.import, str::parse)?.or_default();
-        let config = Self {
+        let mut config = Self {
             listen: given
                 .list("listen", &flags.listen, &file.listen, setting::listen)?
                 .or(vec![setting::default_listen()]),
@@ -174,28 +176,27 @@ impl Config {
                 .or_default(),
             token_file: given
                 .path("token_file", &flags.token_file, &file.token_file)?
-                .or(paths.token.clone()),
+                .or_shown_as(paths.token.clone(), |file| json!(file.to_string_lossy())),
             log_level: given
                 .text("log_level", &flags.log_level, &file.log_level, setting::log_level)?
                 .or("info".to_owned()),
             log_format: given
                 .text("log_format", &flags.log_format, &file.log_format, log_format)?
                 .or(LogFormat::Auto),
-            daemon_name: given.text(
-                "daemon.name",
-                &flags.daemon_name,
-                &file.daemon.name,
-                setting::machine_name,
-            )?,
+            daemon_name: given
+                .text("daemon.name", &flags.daemon_name, &file.daemon.name, setting::machine_name)?
+                .optional(),
             team_away: given
                 .text("team.away", None, &file.team.away, setting::duration)?
-                .or(TEAM_AWAY),
-            store_max_bytes: given.number("store.max_bytes", store.max_bytes)?,
+                .or_shown_as(TEAM_AWAY, |away| json!(setting::shown_duration(*away))),
+            store_max_bytes: given.number("store.max_bytes", store.max_bytes)?.optional(),
             store: StoreSettings::resolve(&given, flags, store)?,
             retention_max_age_days: given
                 .number("retention.max_age_days", retention.max_age_days)?
                 .or(EVENT_DAYS),
-            retention_max_bytes: given.number("retention.max_bytes", retention.max_bytes)?,
+            retention_max_bytes: given
+                .number("retention.max_bytes", retention.max_bytes)?
+                .optional(),
             retention_messages_days: given
                 .number("retention.messages_days", retention.messages_days)?
                 .or(EXPIRY_DAYS),
@@ -216,10 +217,10 @@ impl Config {
                 .or(WakeMode::Terminal),
             sessions_visibility: given
                 .text("sessions.visibility", None, &sessions.visibility, str::parse)?
-                .or(policy.visibility),
+                .or_shown_as(policy.visibility, |visibility| json!(visibility.as_str())),
             sessions_allow: given
-                .list("sessions.allow", &[], &sessions.allow, str::parse)?
-                .or_default(),
+                .list("sessions.allow", &[], &sessions.allow, str::parse::<AllowRule>)?
+                .or_shown_as(Vec::new(), |rules| shown_list(rules, AllowRule::as_text)),
             sessions_max_ping_pong: given
                 .checked(
                     "sessions.max_ping_pong",
@@ -231,7 +232,12 @@ impl Config {
             sessions_scopes: given
                 .list("sessions.scopes", &[], &sessions.scopes, setting::scope)?
                 .or_default(),
-            sources_expose: given.text("sources.expose", None, &child.expose, str::parse)?,
+            sources_expose: given
+                .text("sources.expose", None, &child.expose, str::parse::<ToolExposure>)?
+                .shown_as(|given| given, |expose| json!(expose.map(ToolExposure::as_str))),
+            sources_import: given
+                .list("sources.import", &[], &child.import, str::parse::<ImportedClient>)?
+                .or_shown_as(Vec::new(), |clients| shown_list(clients, |it| it.as_str())),
             sources_registry: given
                 .text("sources.registry", None, &child.registry, setting::url)?
                 .or(REGISTRY.to_owned()),
@@ -246,7 +252,8 @@ impl Config {
                 .or(MAX_KEPT_BYTES),
             wake_off: given
                 .list("wake.off", &[], &file.wake.off, setting::hook_client)?
-                .or_default(),
+                .or_shown_as(Vec::new(), |clients| shown_list(clients, |it| it.as_str())),
+            default_agent: given.text("default_agent", None, &file.default_agent, own)?.optional(),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
@@ -255,8 +262,7 @@ impl Config {
                     Ok((kind, given.number(key, written)?.or(kind.default_bound())))
                 })
                 .collect::<Result<_, ConfigError>>()?,
-            agents: AgentsConfig::read(&file.agents, default_agent.value.clone(), env),
-            default_agent,
+            agents: AgentsConfig::default(),
             log_file: flags.log_file.clone(),
             no_migrate: flags.no_migrate,
             force_local: flags.force_local,
@@ -268,65 +274,18 @@ impl Config {
                     .iter()
                     .map(|value| FlagSources::read(value).map_err(ConfigError::Sources))
                     .collect::<Result<_, _>>()?,
-                imports: sources_import.iter().map(|client| client.file(env)).collect(),
+                imports: Vec::new(),
                 strict: flags.strict_mcp_config,
             },
-            sources_import,
+            rows: Vec::new(),
             paths,
         };
+        config.rows = rows.into_inner();
+        let default_agent = config.default_agent.value.clone();
+        config.agents = AgentsConfig::read(&file.agents, default_agent, env);
+        config.sources.imports = config.sources_import.iter().map(|it| it.file(env)).collect();
         config.check()?;
         Ok(config)
-    }
-
-    /// The rows of `svc config show`, in the order of the documentation.
-    pub fn rows(&self) -> Vec<ConfigRow> {
-        let token_file = json!(self.token_file.to_string_lossy());
-        let allow: Vec<_> = self.sessions_allow.iter().map(AllowRule::as_text).collect();
-        let import: Vec<_> = self.sources_import.iter().map(|client| client.as_str()).collect();
-        let expose = self.sources_expose.map(ToolExposure::as_str);
-        let away = setting::shown_duration(*self.team_away);
-        let off: Vec<_> = self.wake_off.iter().map(|client| client.as_str()).collect();
-        let mut rows = vec![
-            self.listen.row("listen"),
-            self.no_auth.row("no_auth"),
-            self.allowed_host.row("allowed_host"),
-            self.allowed_origin.row("allowed_origin"),
-            self.proxy_user.row("proxy_user"),
-            self.token_file.row_as("token_file", token_file),
-            self.log_level.row("log_level"),
-            self.log_format.row("log_format"),
-            self.daemon_name.row("daemon.name"),
-            self.team_away.row_as("team.away", json!(away)),
-            self.store_max_bytes.row("store.max_bytes"),
-        ];
-        rows.extend(self.store.rows());
-        rows.extend([
-            self.retention_max_age_days.row("retention.max_age_days"),
-            self.retention_max_bytes.row("retention.max_bytes"),
-            self.retention_messages_days.row("retention.messages_days"),
-            self.retention_tasks_days.row("retention.tasks_days"),
-            self.approvals_attended.row("approvals.attended"),
-            self.hooks_check_in.row("hooks.check_in"),
-            self.hooks_cold_wait.row("hooks.cold_wait"),
-            self.hooks_context.row("hooks.context"),
-            self.hooks_sub_agents.row("hooks.sub_agents"),
-            self.hooks_wake.row("hooks.wake"),
-            self.sessions_visibility
-                .row_as("sessions.visibility", json!(self.sessions_visibility.as_str())),
-            self.sessions_allow.row_as("sessions.allow", json!(allow)),
-            self.sessions_max_ping_pong.row("sessions.max_ping_pong"),
-            self.sessions_scopes.row("sessions.scopes"),
-            self.sources_expose.row_as("sources.expose", json!(expose)),
-            self.sources_import.row_as("sources.import", json!(import)),
-            self.sources_registry.row("sources.registry"),
-            self.sources_tool_call.row("sources.tool_call"),
-            self.sources_max_result_bytes.row("sources.max_result_bytes"),
-            self.sources_max_kept_bytes.row("sources.max_kept_bytes"),
-            self.wake_off.row_as("wake.off", json!(off)),
-            self.default_agent.row("default_agent"),
-        ]);
-        rows.extend(self.budget.iter().map(|(kind, bound)| bound.row(kind.key())));
-        rows
     }
 
     pub fn sessions_policy(&self) -> SessionsPolicy {
@@ -371,6 +330,10 @@ impl Config {
             _ => Ok(()),
         }
     }
+}
+
+fn shown_list<T, S: Serialize>(items: &[T], text: impl Fn(&T) -> S) -> Value {
+    items.iter().map(|item| json!(text(item))).collect()
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "takes the place of a parser")]
@@ -466,7 +429,7 @@ mod tests {
             resolve(&[("SVC_LOG_LEVEL", "debug")], &Flags::default(), "[store]\nmax_bytes = 5")
                 .expect("is valid");
         let rows: Vec<String> = config
-            .rows()
+            .rows
             .iter()
             .map(|row| format!("{}={} {}", row.key, row.value, row.origin))
             .collect();

@@ -1,5 +1,6 @@
 //! A setting with its origin, the sources of a setting in their precedence, and parsers of values.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
@@ -53,18 +54,6 @@ impl<T> Deref for Setting<T> {
     }
 }
 
-impl<T> Setting<T> {
-    pub(super) fn row_as(&self, key: &'static str, value: Value) -> ConfigRow {
-        ConfigRow { key, value, origin: self.origin }
-    }
-}
-
-impl<T: Serialize> Setting<T> {
-    pub(super) fn row(&self, key: &'static str) -> ConfigRow {
-        self.row_as(key, json!(self.value))
-    }
-}
-
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -76,9 +65,36 @@ impl fmt::Display for Origin {
     }
 }
 
-impl<T> Setting<Option<T>> {
+/// The value of a key in its sources, if one has it, before the default is known.
+pub(super) struct GivenValue<'a, T> {
+    key: &'static str,
+    value: Option<T>,
+    origin: Origin,
+    rows: &'a RefCell<Vec<ConfigRow>>,
+}
+
+impl<T> GivenValue<'_, T> {
+    /// The setting that `value` makes of this, with `show` of it in the row of `svc config show`.
+    pub(super) fn shown_as<U>(
+        self,
+        value: impl FnOnce(Option<T>) -> U,
+        show: impl FnOnce(&U) -> Value,
+    ) -> Setting<U> {
+        let Self { key, origin, rows, value: given } = self;
+        let setting = Setting { value: value(given), origin };
+        rows.borrow_mut().push(ConfigRow { key, value: show(&setting.value), origin });
+        setting
+    }
+
+    /// As [`Self::or`], for a value that the row shows in another form.
+    pub(super) fn or_shown_as(self, default: T, show: impl FnOnce(&T) -> Value) -> Setting<T> {
+        self.shown_as(|given| given.unwrap_or(default), show)
+    }
+}
+
+impl<T: Serialize> GivenValue<'_, T> {
     pub(super) fn or(self, default: T) -> Setting<T> {
-        Setting { value: self.value.unwrap_or(default), origin: self.origin }
+        self.or_shown_as(default, |value| json!(value))
     }
 
     pub(super) fn or_default(self) -> Setting<T>
@@ -87,26 +103,33 @@ impl<T> Setting<Option<T>> {
     {
         self.or(T::default())
     }
+
+    /// The setting of a key without a default.
+    pub(super) fn optional(self) -> Setting<Option<T>> {
+        self.shown_as(|given| given, |value| json!(value))
+    }
 }
 
 /// The sources of a key. The strongest one sets the value, but all are validated.
 pub(super) struct SettingSources<'a> {
     pub(super) env: &'a Env,
     pub(super) file: &'a Path,
+    /// The rows of the settings so far, for `svc config show`.
+    pub(super) rows: &'a RefCell<Vec<ConfigRow>>,
 }
 
 impl SettingSources<'_> {
     pub(super) fn value<R, T>(
         &self,
-        key: &str,
+        key: &'static str,
         flag: Option<R>,
         file: Option<R>,
         from_env: impl Fn(&str) -> Result<R, String>,
         check: impl Fn(R) -> Result<T, String>,
-    ) -> Result<Setting<Option<T>>, ConfigError> {
+    ) -> Result<GivenValue<'_, T>, ConfigError> {
         let name = env_name(key);
         let env = self.env.text(&name)?;
-        let mut strongest = Setting { value: None, origin: Origin::Default };
+        let (mut value, mut strongest) = (None, Origin::Default);
         let given = [
             (Origin::Flag, flag.map(Ok)),
             (Origin::Env, env.map(from_env)),
@@ -114,22 +137,22 @@ impl SettingSources<'_> {
         ];
         for (origin, raw) in given {
             let Some(raw) = raw else { continue };
-            let value =
+            let checked =
                 raw.and_then(&check).map_err(|problem| self.invalid(key, origin, &problem))?;
-            if strongest.value.is_none() {
-                strongest = Setting { value: Some(value), origin };
+            if value.is_none() {
+                (value, strongest) = (Some(checked), origin);
             }
         }
-        Ok(strongest)
+        Ok(GivenValue { key, value, origin: strongest, rows: self.rows })
     }
 
     pub(super) fn list<'a, T>(
         &self,
-        key: &str,
+        key: &'static str,
         flag: &[String],
         file: impl Into<Option<&'a Vec<String>>>,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Setting<Option<Vec<T>>>, ConfigError> {
+    ) -> Result<GivenValue<'_, Vec<T>>, ConfigError> {
         let flag = (!flag.is_empty()).then(|| flag.to_vec());
         let comma = |text: &str| Ok(comma(text));
         self.value(key, flag, file.into().cloned(), comma, |items| each(&items, &parse))
@@ -137,11 +160,11 @@ impl SettingSources<'_> {
 
     pub(super) fn text<'a, T>(
         &self,
-        key: &str,
+        key: &'static str,
         flag: impl Into<Option<&'a String>>,
         file: impl Into<Option<&'a String>>,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Setting<Option<T>>, ConfigError> {
+    ) -> Result<GivenValue<'_, T>, ConfigError> {
         let text = |text: &str| Ok(text.to_owned());
         self.value(key, flag.into().cloned(), file.into().cloned(), text, |text| parse(&text))
     }
@@ -149,10 +172,10 @@ impl SettingSources<'_> {
     /// The result is absolute.
     pub(super) fn path<'a>(
         &self,
-        key: &str,
+        key: &'static str,
         flag: impl Into<Option<&'a PathBuf>>,
         file: impl Into<Option<&'a PathBuf>>,
-    ) -> Result<Setting<Option<PathBuf>>, ConfigError> {
+    ) -> Result<GivenValue<'_, PathBuf>, ConfigError> {
         let (flag, file) = (flag.into().cloned(), file.into().cloned());
         let absolute = |path: PathBuf| std::path::absolute(path).map_err(|it| it.to_string());
         self.value(key, flag, file, |text| Ok(PathBuf::from(text)), absolute)
@@ -160,30 +183,30 @@ impl SettingSources<'_> {
 
     pub(super) fn boolean(
         &self,
-        key: &str,
+        key: &'static str,
         flag: bool,
         file: Option<bool>,
-    ) -> Result<Setting<Option<bool>>, ConfigError> {
+    ) -> Result<GivenValue<'_, bool>, ConfigError> {
         self.value(key, flag.then_some(true), file, boolean, Ok)
     }
 
     /// Parses a whole number and validates it.
     pub(super) fn checked<T: FromStr>(
         &self,
-        key: &str,
+        key: &'static str,
         flag: Option<T>,
         file: Option<T>,
         check: impl Fn(T) -> Result<T, String>,
-    ) -> Result<Setting<Option<T>>, ConfigError> {
+    ) -> Result<GivenValue<'_, T>, ConfigError> {
         self.value(key, flag, file, whole_number, check)
     }
 
     /// A whole number above 0 of a key without a flag.
     pub(super) fn number(
         &self,
-        key: &str,
+        key: &'static str,
         file: Option<u64>,
-    ) -> Result<Setting<Option<u64>>, ConfigError> {
+    ) -> Result<GivenValue<'_, u64>, ConfigError> {
         self.checked(key, None, file, positive)
     }
 

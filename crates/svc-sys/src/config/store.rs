@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::file::StoreSection;
-use super::setting::{ConfigRow, Setting, SettingSources, word};
+use super::setting::{Setting, SettingSources, word};
 use super::{ConfigError, Flags};
 
 /// `[store]`: a PostgreSQL database and how to reach it.
@@ -41,8 +42,9 @@ impl StoreSettings {
         flags: &Flags,
         file: &StoreSection,
     ) -> Result<Self, ConfigError> {
-        let url: Setting<Option<StoreUrl>> =
-            given.text("store.url", &flags.store_url, &file.url, str::parse)?;
+        let url = given
+            .text("store.url", &flags.store_url, &file.url, str::parse::<StoreUrl>)?
+            .shown_as(|given| given, |url| json!(url.as_ref().map(StoreUrl::shown)));
         let flag: Option<StoreUrl> = flags.store_url.as_deref().and_then(|text| text.parse().ok());
         if flag.is_some_and(|url| url.has_password()) {
             let problem =
@@ -57,11 +59,12 @@ impl StoreSettings {
             (flags.store_max_connections, flags.store_connect_timeout);
         Ok(Self {
             url,
-            password_file: given.path(
-                "store.password_file",
-                &flags.store_password_file,
-                &file.password_file,
-            )?,
+            password_file: given
+                .path("store.password_file", &flags.store_password_file, &file.password_file)?
+                .shown_as(
+                    |given| given,
+                    |file| json!(file.as_ref().map(|file| file.to_string_lossy())),
+                ),
             schema: given
                 .text("store.schema", &flags.store_schema, &file.schema, schema)?
                 .or("svc".to_owned()),
@@ -80,19 +83,6 @@ impl StoreSettings {
                 .text("store.listen", &flags.store_listen, &file.listen, word("notify or poll"))?
                 .or(ListenMode::Notify),
         })
-    }
-
-    pub(super) fn rows(&self) -> [ConfigRow; 6] {
-        let url = self.url.value.as_ref().map(StoreUrl::shown);
-        let password_file = self.password_file.value.as_ref().map(|file| file.to_string_lossy());
-        [
-            self.url.row_as("store.url", serde_json::json!(url)),
-            self.password_file.row_as("store.password_file", serde_json::json!(password_file)),
-            self.schema.row("store.schema"),
-            self.max_connections.row("store.max_connections"),
-            self.connect_timeout.row("store.connect_timeout"),
-            self.listen.row("store.listen"),
-        ]
     }
 }
 
