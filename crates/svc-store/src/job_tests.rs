@@ -177,6 +177,26 @@ async fn an_agent_is_found_by_its_key_beside_many_that_were_started_with_that_na
     assert_eq!(test.store.agents().named("ann").await.unwrap().len(), 20);
 }
 
+/// Of those that are gone, the latest is meant most often.
+#[tokio::test]
+async fn the_latest_of_many_peers_of_a_name_are_found() {
+    let test = TestStore::open().await;
+    test.write(job!(|tx| {
+        for number in 0..60 {
+            let mut row = peer_row(&number.to_string());
+            row.peer.display_name = "ann".to_owned();
+            row.peer.status = if number == 3 { PeerStatus::Idle } else { PeerStatus::Offline };
+            row.peer.registered_at = Timestamp::from_millis(number);
+            tx.peers().put(&row).await?;
+        }
+        Ok(())
+    }))
+    .await;
+    let found = test.store.peers().named("ann", 3).await.unwrap();
+    let ids: Vec<&str> = found.iter().map(|row| row.peer.peer_id.as_str()).collect();
+    assert_eq!(ids, ["peer_3", "peer_59", "peer_58"]);
+}
+
 #[tokio::test]
 async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
     let test = TestStore::open().await;

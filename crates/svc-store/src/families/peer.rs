@@ -369,11 +369,13 @@ impl PeerReads<'_> {
             order by last_seen desc, peer_id desc limit 1"; pid, self.store.machine_id()))
     }
 
-    /// Peers with exactly this name, in list order, at most `limit`.
+    /// Peers with exactly this name, by status, of each status the latest registered first, at most
+    /// `limit`. The statuses are named, so that an index finds the name.
     #[boxed]
     pub async fn named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
-            "where display_name = ? order by status_rank, display_name, peer_id limit ?";
+            "where status_rank in (0, 1, 2, 3, 4, 5) and display_name = ?
+            order by status_rank, registered_at desc, peer_id desc limit ?";
             name, limit))
     }
 
