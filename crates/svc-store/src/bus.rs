@@ -192,7 +192,12 @@ impl Bus {
     #[cfg(feature = "postgres")]
     pub(crate) fn listened(&self) -> Option<Vec<String>> {
         let is_all = self.everything.level.receiver_count() > 0;
-        (!is_all).then(|| self.lock().keys().map(ToString::to_string).collect())
+        (!is_all).then(|| self.listened_streams())
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn listened_streams(&self) -> Vec<String> {
+        self.lock().keys().map(ToString::to_string).collect()
     }
 
     /// Publishes a commit: the batches of streams that have a listener, in the order of positions.

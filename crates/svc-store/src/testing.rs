@@ -91,13 +91,22 @@ impl TestStore {
 
 #[cfg(all(test, feature = "postgres"))]
 pub(crate) async fn open_on_server(clock: Arc<ManualClock>) -> (Store, Writer) {
+    open_in_database(&new_database(), ListenMode::Notify, clock).await
+}
+
+#[cfg(all(test, feature = "postgres"))]
+pub(crate) async fn open_in_database(
+    url: &str,
+    listen: ListenMode,
+    clock: Arc<ManualClock>,
+) -> (Store, Writer) {
     let options = PostgresOptions {
-        url: new_database().parse().unwrap(),
+        url: url.parse().unwrap(),
         password: None,
         schema: "svc".to_owned(),
         max_connections: 6,
         connect_timeout: Duration::from_secs(30),
-        listen: ListenMode::Notify,
+        listen,
         migrate: true,
     };
     Store::open_postgres(&options, &test_machine(), clock).await.unwrap()

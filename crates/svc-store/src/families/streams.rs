@@ -18,7 +18,7 @@ use crate::{
         change, changed, direct_row, pool_find_value, pool_stream, pool_value, pool_values,
         select_fields, select_value,
     },
-    tx::Undo,
+    tx::{StreamChange, Undo},
 };
 
 /// How the names of streams begin that were taken out of the log and still have events.
@@ -87,7 +87,7 @@ impl StreamWrites<'_> {
         changed(done, "stream", text)?;
         let after = StreamState { closed: true, ..before.clone() };
         self.tx.put_state(name.shared(), before, after);
-        self.tx.closing.push(name.shared());
+        self.tx.changes.push((name.shared(), StreamChange::Closed));
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl StreamWrites<'_> {
         changed(done, "stream", name.as_str())?;
         self.tx.undo.push(Undo::Restore(name.shared(), before));
         self.tx.streams.remove(name.as_str());
-        self.tx.retired.push(name.shared());
+        self.tx.changes.push((name.shared(), StreamChange::Retired));
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl StreamWrites<'_> {
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.tx.undo.push(Undo::Restore(name.shared(), before));
         self.tx.streams.insert(name.shared(), after);
-        self.tx.visibility_changed.push(name.shared());
+        self.tx.changes.push((name.shared(), StreamChange::Visibility));
         Ok(())
     }
 }

@@ -22,7 +22,10 @@ use sqlx::{
 use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
-use super::connection::{all, change, first, is_lost, read_column, read_row, translated};
+use super::{
+    connection::{all, change, first, is_lost, read_column, read_row, translated},
+    listener::READERS_CHANGED,
+};
 use crate::{
     Result, StoreError,
     columns::{DirectRow, Parameter},
@@ -362,6 +365,19 @@ impl PgWriter {
                 Err(error)
             }
         }
+    }
+
+    /// Notifies other daemons, once the current commit has taken place, that the visibility of
+    /// these streams changed or that they were removed.
+    pub(crate) async fn notify_readers_changed(&mut self, streams: &[&str]) -> Result<()> {
+        let daemon = self.daemon.clone();
+        let conn = self.conn()?;
+        let text = "select pg_notify('svc_' || current_schema(), $1::text || ':' || $2::text || ':' || name)
+            from unnest($3::text[]) as name
+            where exists (select 1 from svc_group where daemon_id <> $1)";
+        let query = sqlx::query(text).bind(daemon).bind(READERS_CHANGED).bind(streams);
+        let ran = timeout(STATEMENT, query.execute(conn)).await;
+        self.ended(ran).map(drop)
     }
 
     /// Like [`Self::insert`], in a commit of its own.
