@@ -126,6 +126,28 @@ pub(crate) fn statements() -> Vec<String> {
     files.map(query).chain(replay.map(str::to_owned)).collect()
 }
 
+/// An active task without texts.
+#[cfg(test)]
+pub(crate) fn task(id: svc_model::TaskId, created_at: Timestamp) -> svc_model::Task {
+    svc_model::Task {
+        task_id: id,
+        title: None,
+        agent: None,
+        prompt: None,
+        from: None,
+        metadata: None,
+        status: svc_model::TaskStatus::Active,
+        report: svc_model::TaskReport::default(),
+        reason: None,
+        result: None,
+        cancel_requested_at: None,
+        created_at,
+        updated_at: created_at,
+        closed_at: None,
+        last_id: 0,
+    }
+}
+
 fn test_machine() -> ThisMachine {
     let machine_id = MachineId::from("mach_test".to_owned());
     let machine = Machine { machine_id, name: "box".to_owned() };
@@ -358,15 +380,26 @@ pub mod journal {
     /// A confirmed record of session `s` with only a goal. The session is stored, the record is
     /// not.
     pub async fn record(at: &TestStore, number: usize, goal: &str) -> Ghap {
-        let start = SessionStart {
-            session_id: "s".to_owned(),
+        let start = session("s", "operator");
+        at.write(job!(|tx| tx.sessions().begin(&start).await)).await;
+        let now = Timestamp::from_millis(1_000);
+        let mut ghap = active(number, "s", goal, now);
+        (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
+        ghap
+    }
+
+    pub fn session(id: &str, created_by: &str) -> SessionStart {
+        SessionStart {
+            session_id: id.to_owned(),
             project: None,
             client: None,
             source: SessionSource::Startup,
-            created_by: "operator".to_owned(),
-        };
-        at.write(job!(|tx| tx.sessions().begin(&start).await)).await;
-        let now = Timestamp::from_millis(1_000);
+            created_by: created_by.to_owned(),
+        }
+    }
+
+    /// An active record with only a goal.
+    pub fn active(number: usize, session: &str, goal: &str, now: Timestamp) -> Ghap {
         let draft = GhapDraft {
             domain: Domain::Debugging,
             strategy: Strategy::ReadTheError,
@@ -377,9 +410,7 @@ pub mod journal {
             probability: None,
         };
         let id = GhapId::from(format!("ghap_{number}"));
-        let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
-        (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
-        ghap
+        Ghap::begin(id, session.to_owned(), None, draft, now)
     }
 
     pub async fn put(at: &TestStore, ghap: Ghap) {
