@@ -364,7 +364,7 @@ const SKEW: u64 = 2_000;
 
 async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     server.connect_timeout = Duration::from_secs(5);
-    let report = match ServerReport::look(&server).await {
+    let report = match svc_store::look_at_server(&server).await {
         Ok(report) => report,
         Err(error) => {
             let advice = "the daemon does not start before; see docs/guide/operating.md";

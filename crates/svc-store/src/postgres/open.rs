@@ -15,7 +15,7 @@ use super::{
     readers::PgReaders,
     write_connection::{PgWriter, WriterState},
 };
-use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
+use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError, boxed};
 
 pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 pub(super) const WRITER: &str = include_str!("writer.sql");
@@ -57,8 +57,9 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
     Ok((writer, PgReaders::new(connect, readers, (lock_connection, listener), state)))
 }
 
-/// Compares a server's schema with ours, without changing anything.
-pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
+/// Compares a server's schema with ours, without changing or creating anything.
+#[boxed(?Send)]
+pub async fn inspect_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
     let (mut conn, _) = reach(options).await?;
     let migrations = inspect(&mut conn).await?;
     conn.close().await.map_err(failed)?;
@@ -67,7 +68,8 @@ pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migratio
 
 /// Migrates a server's schema to ours, and creates it if it is missing. Refused while a daemon runs
 /// on it.
-pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
+#[boxed(?Send)]
+pub async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
     let (mut conn, _) = reach(options).await?;
     check_server(&mut conn, options).await?;
     take_database(&mut conn, options).await?;
@@ -93,9 +95,12 @@ pub(super) async fn open_alone(
 }
 
 /// Checks that a server meets the store's requirements, and reports its state.
-pub(crate) async fn look_at_server(
-    options: &PostgresOptions,
-) -> Result<ServerReport, MigrateError> {
+///
+/// # Errors
+/// [`MigrateError::Refused`] if the server does not answer, or does not meet the store's
+/// requirements.
+#[boxed]
+pub async fn look_at_server(options: &PostgresOptions) -> Result<ServerReport, MigrateError> {
     let (mut conn, connect) = reach(options).await?;
     check_server(&mut conn, options).await?;
     check_session(&mut conn, &connect).await?;

@@ -13,10 +13,7 @@ use sqlx::{
 };
 
 use super::file::{reader_options, vacuum_into, writer_options};
-use crate::{
-    CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, Result, ServerReport,
-    StoreError, boxed,
-};
+use crate::{MigrateError, Migrations, Result, StoreError, boxed};
 
 /// Migrations from an empty file to the current schema. The first is the baseline, which creates
 /// the schema of its version in one step.
@@ -63,107 +60,6 @@ impl Migrations {
         apply_with_backup(&migrations, &mut conn, path).await?;
         conn.close().await.map_err(StoreError::from)?;
         Ok(migrations)
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl Migrations {
-    /// Compares with a server's schema, without changing or creating anything.
-    #[boxed(?Send)]
-    pub async fn inspect_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
-        crate::postgres::inspect_server(options).await
-    }
-
-    /// Migrates a server's schema to our version, and creates it if it is missing.
-    #[boxed(?Send)]
-    pub async fn apply_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
-        crate::postgres::migrate_server(options).await
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl ServerReport {
-    /// # Errors
-    /// [`MigrateError::Refused`] if the server does not answer, or does not meet the store's
-    /// requirements.
-    #[boxed]
-    pub async fn look(options: &PostgresOptions) -> Result<Self, MigrateError> {
-        crate::postgres::look_at_server(options).await
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl CopyReport {
-    /// Moves the history in the file at `path`, which the caller has locked, to a server.
-    /// `progress` gets a table's name and the number of its rows so far. A trial changes nothing.
-    #[boxed(?Send)]
-    pub async fn to_server(
-        path: &Path,
-        options: &PostgresOptions,
-        is_trial: bool,
-        progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        crate::postgres::move_to_server(path, options, is_trial, progress).await
-    }
-
-    /// Moves a server's history to the file at `path`, which the caller has locked.
-    #[boxed(?Send)]
-    pub async fn to_file(
-        options: &PostgresOptions,
-        path: &Path,
-        is_trial: bool,
-        progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        crate::postgres::move_to_file(options, path, is_trial, progress).await
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-impl CopyReport {
-    #[boxed(?Send)]
-    pub async fn to_server(
-        _path: &Path,
-        _options: &PostgresOptions,
-        _is_trial: bool,
-        _progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        Err(without_postgres().into())
-    }
-
-    #[boxed(?Send)]
-    pub async fn to_file(
-        _options: &PostgresOptions,
-        _path: &Path,
-        _is_trial: bool,
-        _progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        Err(without_postgres().into())
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-fn without_postgres() -> MigrateError {
-    MigrateError::Refused("this svc was built without PostgreSQL".to_owned())
-}
-
-#[cfg(not(feature = "postgres"))]
-impl Migrations {
-    #[boxed(?Send)]
-    pub async fn inspect_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
-        Err(without_postgres())
-    }
-
-    #[boxed(?Send)]
-    pub async fn apply_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
-        Err(without_postgres())
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-impl ServerReport {
-    #[boxed]
-    pub async fn look(_options: &PostgresOptions) -> Result<Self, MigrateError> {
-        Err(without_postgres())
     }
 }
 
