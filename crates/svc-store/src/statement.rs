@@ -8,9 +8,12 @@
 
 use std::{fmt::Display, sync::Arc};
 
+use serde::de::DeserializeOwned;
+
 use crate::{EngineError, Result, StoreError};
 
-/// A row struct, read from columns in the order of its fields.
+/// A row struct, read from columns in the order of its fields. A field of an existing struct may
+/// name a function that converts its column.
 macro_rules! direct_row {
     (
         $(#[$note:meta])*
@@ -22,10 +25,10 @@ macro_rules! direct_row {
         }
         $crate::statement::direct_row!($raw { $($field),+ });
     };
-    ($raw:ty { $($field:ident),+ $(,)? }) => {
+    ($raw:ty { $($field:ident $(: $convert:ident)?),+ $(,)? }) => {
         impl $crate::columns::DirectRow for $raw {
             fn read(columns: &mut impl $crate::columns::Columns) -> rusqlite::Result<Self> {
-                Ok(Self { $($field: columns.next(stringify!($field))?),+ })
+                Ok(Self { $($field: $($convert)?(columns.next(stringify!($field))?)),+ })
             }
         }
     };
@@ -115,7 +118,7 @@ macro_rules! read_rows {
         let _ = || sqlx::query_as!($raw, $columns $(+ $tail)? $($(, $argument)+)?);
         $store.yield_if_due().await;
         let sql = concat!($columns $(, $tail)?);
-        $store.row_readers.$read::<$raw>(sql, $crate::statement::bind!($($($argument),+)?)).await?
+        $store.readers.$read::<$raw>(sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
@@ -134,85 +137,85 @@ macro_rules! read_value {
     ($store:expr, $sql:literal $(; $($argument:expr),+)?) => {{
         let _ = || sqlx::query_scalar!($sql $($(, $argument)+)?);
         $store.yield_if_due().await;
-        $store.row_readers.value($sql, $crate::statement::bind!($($($argument),+)?)).await?
+        $store.readers.value($sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
-/// Runs a method of `ReadQuery` with a query of rows. `$columns` is the text before `$tail`.
+/// Runs a method of `ReadSource` with a query of rows. `$columns` is the text before `$tail`.
 macro_rules! pool_query {
     (
         $fetch:ident from $source:ident, $columns:literal, $raw:ty, $from:expr
         $(, $tail:literal $(+ $more:literal)*)? $(; $($argument:expr),+)?
     ) => {{
         let _ = || sqlx::query_as!($raw, $columns $(+ $tail $(+ $more)*)? $($(, $argument)+)?);
-        $crate::read_query::ReadQuery::<$raw>::rows(
+        $from.$source().$fetch::<$raw>(
             concat!($columns $(, $tail $(, $more)*)?),
             vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
         )
-        .$fetch($from.$source())
     }};
 }
 
 /// The row of a query that returns at most one.
 macro_rules! pool_one {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(fetch_optional from source, $($query)+).await?
+        $crate::statement::pool_query!(one from source, $($query)+).await?
     };
 }
 
 /// The row of a query that returns exactly one.
 macro_rules! pool_row {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(fetch_one from source, $($query)+).await?
+        $crate::statement::pool_query!(row from source, $($query)+).await?
     };
 }
 
 macro_rules! pool_all {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(fetch_all from source, $($query)+).await?
+        $crate::statement::pool_query!(all from source, $($query)+).await?
     };
 }
 
 /// The rows of a query, as they are read.
 macro_rules! pool_stream {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(fetch from source, $($query)+)
+        $crate::statement::pool_query!(stream from source, $($query)+)
     };
 }
 
 /// The rows of a query for `read_page`.
 macro_rules! pool_page {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(fetch from page_source, $($query)+)
+        $crate::statement::pool_query!(stream from page_source, $($query)+)
     };
 }
 
-/// Runs a method of `ReadQuery` with a query of a single column.
+/// Runs a method of `ReadSource` with a query of a single column.
 macro_rules! pool_scalar {
     ($fetch:ident, $from:expr, $sql:literal $(; $($argument:expr),+)?) => {
-        $crate::read_query::ReadQuery::column(
-            || sqlx::query_scalar!($sql $($(, $argument)+)?),
-            $sql,
-            vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
-        )
-        .$fetch($from.source())
-        .await?
+        $from
+            .source()
+            .$fetch(
+                || sqlx::query_scalar!($sql $($(, $argument)+)?),
+                $sql,
+                vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
+            )
+            .await?
     };
 }
 
 /// The single value of a query that returns one row.
 macro_rules! pool_value {
-    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_one, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(value, $($query)+) };
 }
 
 /// The single value of a query that returns at most one row.
 macro_rules! pool_find_value {
-    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_optional, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(value_if_any, $($query)+) };
 }
 
 /// The single column of all rows of a query.
 macro_rules! pool_values {
-    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_all, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(values, $($query)+) };
 }
 
 pub(super) use {
@@ -229,6 +232,31 @@ pub(super) fn row_of<Raw, Row: TryFrom<Raw>>(raw: Option<Raw>) -> Result<Option<
 
 pub(super) fn rows_of<Raw, Row: TryFrom<Raw>>(raw: Vec<Raw>) -> Result<Vec<Row>, Row::Error> {
     raw.into_iter().map(Row::try_from).collect()
+}
+
+/// A stored row, as errors of its columns name it.
+#[derive(Clone, Copy)]
+pub(super) struct StoredRow<'a> {
+    pub(super) table: &'static str,
+    pub(super) id: &'a str,
+}
+
+impl StoredRow<'_> {
+    pub(super) fn bad(self, why: impl Into<String>) -> StoreError {
+        StoreError::BadRow { table: self.table, id: self.id.to_owned(), why: why.into() }
+    }
+
+    pub(super) fn json<T: DeserializeOwned>(self, column: &str, text: &str) -> Result<T> {
+        serde_json::from_str(text).map_err(|error| self.bad(format!("{column}: {error}")))
+    }
+
+    pub(super) fn number<T: TryFrom<i64, Error: Display>>(
+        self,
+        column: &str,
+        number: i64,
+    ) -> Result<T> {
+        number.try_into().map_err(|error| self.bad(format!("{column}: {error}")))
+    }
 }
 
 pub(super) fn changed(rows: u64, table: &'static str, id: &(impl Display + ?Sized)) -> Result<()> {

@@ -11,7 +11,7 @@ use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, T
 
 use crate::{
     AppendedSeqs, Batch, Bus, Result, StoreError, StreamState, boxed,
-    columns::{DirectRow, FromSql, Parameter},
+    columns::{DirectRow, FromSql, Parameter, Single},
     sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
     statement::select_value,
 };
@@ -409,11 +409,7 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Option<T>> {
-        engine!(
-            self,
-            connection => connection.value_if_any(sql, values),
-            await connection.value_if_any(sql, values)
-        )
+        Ok(self.one::<Single<T>>(sql, values).await?.map(|row| row.0))
     }
 
     pub(super) async fn values<'q, T: FromSql + Send>(
@@ -422,7 +418,8 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>> {
-        engine!(self, connection => connection.values(sql, values), await connection.values(sql, values))
+        let rows = self.all::<Single<T>>(sql, values).await?;
+        Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
     pub(super) async fn one<T: DirectRow>(

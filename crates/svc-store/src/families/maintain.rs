@@ -76,11 +76,11 @@ impl Upkeep<'_> {
     #[boxed]
     pub async fn merge_indexes(&self) -> Result<bool> {
         // On PostgreSQL, search reads plain tables, which need no merge.
-        let Some(pool) = self.store.readers.file() else { return Ok(true) };
+        let Some(file) = self.store.readers.file() else { return Ok(true) };
         let mut is_done = true;
         for index in TEXT_INDEXES {
             let mut rounds = 0..limits::INDEX_MERGES;
-            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(pool).await?
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&file.pool).await?
                 >= limits::INDEX_SEGMENTS
             {
                 if rounds.next().is_none() {
@@ -95,13 +95,13 @@ impl Upkeep<'_> {
 
     #[boxed]
     pub async fn size(&self) -> Result<StoreSize> {
-        let pool = match &self.store.readers {
-            Readers::Sqlite(pool) => pool,
+        let file = match &self.store.readers {
+            Readers::Sqlite(file) => file,
             #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => return readers.size().await,
         };
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
-            .fetch_one(pool)
+            .fetch_one(&file.pool)
             .await?;
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.store.path().as_os_str().to_owned();
@@ -121,8 +121,8 @@ impl Upkeep<'_> {
 
     #[boxed]
     pub async fn used_bytes(&self) -> Result<u64> {
-        let Some(pool) = self.store.readers.file() else { return Ok(self.size().await?.database) };
-        let mut conn = pool.acquire().await?;
+        let Some(file) = self.store.readers.file() else { return Ok(self.size().await?.database) };
+        let mut conn = file.pool.acquire().await?;
         let mut read = async |pragma: &'static str| {
             sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
         };
@@ -151,8 +151,8 @@ impl Upkeep<'_> {
     /// connection has a copy of the schema, its statements, and what it read.
     #[boxed]
     pub async fn release_memory(&self) -> Result<()> {
-        for readers in [&self.store.readers, &self.store.page_readers] {
-            let Some(pool) = readers.file() else { return Ok(()) };
+        let Some(file) = self.store.readers.file() else { return Ok(()) };
+        for pool in [&file.pool, &file.pages] {
             // Takes all connections before it returns any: the pool would hand out a returned one
             // again.
             let mut idle = Vec::new();
@@ -166,8 +166,8 @@ impl Upkeep<'_> {
                 sqlx::query(SHRINK).execute(&mut **conn).await?;
             }
         }
-        self.store.frame_source.release_memory()?;
-        self.store.row_readers.release_memory()?;
+        file.frames.release_memory()?;
+        file.few_rows.release_memory()?;
         self.store.write(job!(|tx| tx.upkeep().release_memory().await)).await
     }
 
@@ -496,7 +496,7 @@ mod tests {
         };
         let pieces = async |index: &TextIndex| -> i64 {
             sqlx::query_scalar(index.pieces)
-                .fetch_one(at.store.readers.file().unwrap())
+                .fetch_one(&at.store.readers.file().unwrap().pool)
                 .await
                 .unwrap()
         };
@@ -514,7 +514,7 @@ mod tests {
     const BEFORE: Timestamp = Timestamp::from_millis(500);
 
     async fn count(test: &TestStore, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(test.store.readers.file().unwrap()).await.unwrap()
+        sqlx::query_scalar(sql).fetch_one(&test.store.readers.file().unwrap().pool).await.unwrap()
     }
 
     /// Runs a sweep; returns the number of jobs and the sweep's result.

@@ -11,8 +11,8 @@ use crate::{
     columns::{from_json, to_json},
     read_query::read_page,
     statement::{
-        change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_all,
-        select_one,
+        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of,
+        select_all, select_one,
     },
 };
 
@@ -42,12 +42,8 @@ impl TryFrom<RawRequest> for RequestRow {
     type Error = StoreError;
 
     fn try_from(raw: RawRequest) -> Result<Self> {
-        let options: Vec<RequestOption> =
-            serde_json::from_str(&raw.options).map_err(|error| StoreError::BadRow {
-                table: "request",
-                id: raw.request_id.clone(),
-                why: format!("options: {error}"),
-            })?;
+        let row = StoredRow { table: "request", id: &raw.request_id };
+        let options = row.json("options", &raw.options)?;
         let json = |text: &Option<String>| text.as_deref().map(from_json).transpose();
         let noted: Option<RequestAnswerRow> =
             raw.answering.as_deref().map(from_json).transpose()?;

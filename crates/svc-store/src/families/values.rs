@@ -459,7 +459,7 @@ mod tests {
 
     async fn assert_sums(at: &TestStore, change: &str) {
         let sums = async |sql: &'static str| -> Vec<String> {
-            sqlx::query_scalar(sql).fetch_all(at.store.readers.file().unwrap()).await.unwrap()
+            sqlx::query_scalar(sql).fetch_all(&at.store.readers.file().unwrap().pool).await.unwrap()
         };
         let kept = sums(
             "select json_array(scope, subject, item, domain, detail, records, confirmed, stated, round(probability, 9),

@@ -14,16 +14,12 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::types::FromSql;
-use sqlx::{
-    Connection as _, Executor as _, PgConnection, Row as _,
-    postgres::{PgConnectOptions, PgRow},
-};
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
 use super::{
-    connection::{all, change, first, is_lost, read_column, read_row, translated},
+    connection::{all, change, first, is_lost, read_row, translated},
     listener::READERS_CHANGED,
 };
 use crate::{
@@ -293,39 +289,14 @@ impl PgWriter {
         self.ended(ran)
     }
 
-    async fn first(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<PgRow>> {
-        let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, first(conn, sql, values)).await;
-        self.ended(ran)
-    }
-
-    pub(crate) async fn value_if_any<T: FromSql>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        let row = self.first(sql, values).await?;
-        Ok(row.map(|row| read_column(&row)).transpose()?)
-    }
-
-    pub(crate) async fn values<T: FromSql + Send>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        self.every(sql, values, read_column).await
-    }
-
     pub(crate) async fn one<T: DirectRow>(
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Option<T>> {
-        let row = self.first(sql, values).await?;
+        let (conn, sql) = self.due(sql).await?;
+        let ran = timeout(STATEMENT, first(conn, sql, values)).await;
+        let row = self.ended(ran)?;
         Ok(row.map(|row| read_row(&row)).transpose()?)
     }
 
@@ -334,17 +305,8 @@ impl PgWriter {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>> {
-        self.every(sql, values, read_row).await
-    }
-
-    async fn every<T>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-        read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
-    ) -> Result<Vec<T>> {
         let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, all(conn, sql, values, read)).await;
+        let ran = timeout(STATEMENT, all(conn, sql, values)).await;
         self.ended(ran)
     }
 
