@@ -11,6 +11,7 @@ use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, T
 
 use crate::{
     AppendedSeqs, Batch, Bus, Result, StoreError, StreamState, boxed,
+    bus::StreamChange,
     columns::{DirectRow, FromSql, Parameter, Single},
     sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
     statement::select_value,
@@ -45,16 +46,6 @@ pub struct WriteTx {
 pub(super) struct JobStart {
     pending: usize,
     changes: usize,
-}
-
-/// A change of a stream of which its listeners are notified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StreamChange {
-    /// With an event or without.
-    Closed,
-    Visibility,
-    /// It lost its name.
-    Retired,
 }
 
 /// Reverts one change of a cached stream state.
@@ -269,13 +260,8 @@ impl WriteTx {
         self.bus.publish(batches);
         self.bus.advance(before, self.position);
         for (name, change) in std::mem::take(&mut self.changes) {
-            match change {
-                // A stream may be closed without a last event, and its listeners must not wait for
-                // one.
-                StreamChange::Closed => self.bus.notify_closed(&name),
-                StreamChange::Visibility => self.bus.notify_readers_changed(&name),
-                StreamChange::Retired => self.bus.retire(&name),
-            }
+            // A stream may be closed without a last event, and its listeners must not wait for one.
+            self.bus.notify(&name, change);
         }
     }
 

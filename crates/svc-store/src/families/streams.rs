@@ -12,13 +12,14 @@ use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Time
 use super::{EventReads, StreamReads, StreamWrites};
 use crate::{
     FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed,
+    bus::StreamChange,
     columns::{VisibilityColumns, to_json, visibility_of},
     read_query::read_page,
     statement::{
         change, changed, direct_row, pool_find_value, pool_stream, pool_value, pool_values,
         select_fields, select_value,
     },
-    tx::{StreamChange, Undo},
+    tx::Undo,
 };
 
 /// How the names of streams begin that were taken out of the log and still have events.
@@ -167,7 +168,7 @@ impl StreamWrites<'_> {
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.tx.undo.push(Undo::Restore(name.shared(), before));
         self.tx.streams.insert(name.shared(), after);
-        self.tx.changes.push((name.shared(), StreamChange::Visibility));
+        self.tx.changes.push((name.shared(), StreamChange::Readers));
         Ok(())
     }
 }

@@ -25,9 +25,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     connection::{is_lost, try_take},
-    write_connection::WriterState,
+    write_connection::{READERS_CHANGED, WriterState},
 };
-use crate::{Batch, Bus, Result, bus::Version, columns::visibility_of};
+use crate::{
+    Batch, Bus, Result,
+    bus::{StreamChange, Version},
+    columns::visibility_of,
+};
 
 /// After this time without a notification, the log's last position is read.
 const QUIET: Duration = Duration::from_secs(1);
@@ -38,10 +42,6 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAGE: i64 = 200;
-
-/// In a notification, the part between the daemon's id and a stream's name: the stream's visibility
-/// changed, or it was removed. In other notifications it is the number of the commit.
-pub(super) const READERS_CHANGED: &str = "readers";
 
 /// Whether the schema's connection is answered, and whether it receives notifications.
 #[derive(Debug, Default)]
@@ -184,7 +184,7 @@ impl LockConnection {
                     targets.version.count_other();
                     is_behind = true;
                     if let (Some(READERS_CHANGED), Some(stream)) = (parts.next(), parts.next()) {
-                        targets.bus.notify_readers_changed(stream);
+                        targets.bus.notify(stream, StreamChange::Readers);
                     }
                 }
             } else {
@@ -318,7 +318,7 @@ impl NotificationTargets {
         .fetch_all(&mut *readers.acquire().await?)
         .await?;
         for name in missing {
-            self.bus.notify_readers_changed(&name);
+            self.bus.notify(&name, StreamChange::Readers);
         }
         Ok(())
     }

@@ -18,10 +18,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgC
 use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
-use super::{
-    connection::{all, change, first, is_lost, read_row, translated},
-    listener::READERS_CHANGED,
-};
+use super::connection::{all, change, first, is_lost, read_row, translated};
 use crate::{
     Result, StoreError,
     columns::{DirectRow, Parameter},
@@ -35,6 +32,10 @@ const CONNECT: Duration = Duration::from_secs(4);
 /// How long a commit may stay unanswered.
 const OUTCOME: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// In a notification, the part between the daemon's id and a stream's name: the stream's visibility
+/// changed, or it was removed. In other notifications it is the number of the commit.
+pub(super) const READERS_CHANGED: &str = "readers";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionState {
