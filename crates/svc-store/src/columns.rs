@@ -67,7 +67,7 @@ pub(crate) fn read_row<T: DirectRow>(row: &impl RawRow) -> rusqlite::Result<T> {
     T::read(&mut RawColumns { row, next: 0 })
 }
 
-fn column<T: FromSql>(row: &impl RawRow, at: usize) -> rusqlite::Result<T> {
+pub(crate) fn column<T: FromSql>(row: &impl RawRow, at: usize) -> rusqlite::Result<T> {
     let failed = |kind, error| rusqlite::Error::FromSqlConversionFailure(at, kind, error);
     let value = row.raw_value(at).map_err(|error| failed(Type::Null, error))?;
     T::column_result(value).map_err(|error| failed(value.data_type(), error.into()))

@@ -22,7 +22,7 @@ use svc_model::json_bytes;
 use crate::{
     Bus, PageSize, Result, RowPage,
     bus::Version,
-    columns::{DirectRow, Parameter, RawRow, Single, read_row},
+    columns::{DirectRow, Parameter, RawRow, Single, column, read_row},
     sqlite::direct_connection::{FrameReaders, RowReaders},
 };
 
@@ -176,94 +176,82 @@ pub(super) enum ReadSource<'a> {
     Postgres(&'a PgReaders),
 }
 
+/// A query whose text sqlx has checked at compile time, and the values of its parameters. The
+/// program has the code that runs a query once: rows of SQLite and of PostgreSQL are read by
+/// [`DirectRow`], as the rows of write jobs are.
+pub(super) struct ReadQuery<T> {
+    sql: &'static str,
+    values: Vec<Parameter<'static>>,
+    read: fn(&EngineRow) -> rusqlite::Result<T>,
+}
+
 enum EngineRow {
     Sqlite(SqliteRow),
     #[cfg(feature = "postgres")]
     Postgres(PgRow),
 }
 
-impl EngineRow {
-    fn read<T: DirectRow>(&self) -> Result<T, sqlx::Error> {
-        let read = match self {
-            Self::Sqlite(row) => read_row(row),
+impl<T: DirectRow> ReadQuery<T> {
+    pub(super) fn rows(sql: &'static str, values: Vec<Parameter<'static>>) -> Self {
+        let read = |row: &EngineRow| match row {
+            EngineRow::Sqlite(row) => read_row(row),
             #[cfg(feature = "postgres")]
-            Self::Postgres(row) => read_row(row),
+            EngineRow::Postgres(row) => read_row(row),
         };
-        read.map_err(|error| sqlx::Error::Decode(error.into()))
+        Self { sql, values, read }
     }
 }
 
-/// Runs queries whose text sqlx has checked at compile time, with the values of their parameters.
-/// Rows of SQLite and of PostgreSQL are read by [`DirectRow`], as the rows of write jobs are.
-impl<'e> ReadSource<'e> {
-    /// The rows of a query, as they are read.
-    pub(super) fn stream<T: DirectRow + Send + 'static>(
-        self,
+impl<T: FromSql> ReadQuery<T> {
+    /// A query of a single column, whose type is that of the checked query.
+    pub(super) fn column<'q>(
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &'static str,
         values: Vec<Parameter<'static>>,
-    ) -> BoxStream<'e, Result<T, sqlx::Error>> {
-        self.rows(sql, values).map(|row| row?.read()).boxed()
+    ) -> Self {
+        let read = |row: &EngineRow| match row {
+            EngineRow::Sqlite(row) => column(row, 0),
+            #[cfg(feature = "postgres")]
+            EngineRow::Postgres(row) => column(row, 0),
+        };
+        Self { sql, values, read }
+    }
+}
+
+impl<T: Send + 'static> ReadQuery<T> {
+    pub(super) fn fetch(self, from: ReadSource<'_>) -> BoxStream<'_, Result<T, sqlx::Error>> {
+        let Self { sql, values, read } = self;
+        from.rows(sql, values).map(move |row| decoded(read(&row?))).boxed()
     }
 
-    pub(super) async fn all<T: DirectRow + Send>(
-        self,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
-    ) -> Result<Vec<T>, sqlx::Error> {
-        let mut rows = self.all_rows(sql, values).await?;
+    pub(super) async fn fetch_all(self, from: ReadSource<'_>) -> Result<Vec<T>, sqlx::Error> {
+        let Self { sql, values, read } = self;
+        let mut rows = from.all_rows(sql, values).await?;
         let mut all = Vec::new();
         while let Some(row) = rows.try_next().await? {
-            all.push(row.read()?);
+            all.push(decoded(read(&row))?);
         }
         Ok(all)
     }
 
-    pub(super) async fn one<T: DirectRow>(
+    pub(super) async fn fetch_optional(
         self,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
+        from: ReadSource<'_>,
     ) -> Result<Option<T>, sqlx::Error> {
-        self.first_row(sql, values).await?.map(|row| row.read()).transpose()
+        let row = from.first_row(self.sql, self.values).await?;
+        row.map(|row| decoded((self.read)(&row))).transpose()
     }
 
-    pub(super) async fn row<T: DirectRow>(
-        self,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
-    ) -> Result<T, sqlx::Error> {
-        self.one(sql, values).await?.ok_or(sqlx::Error::RowNotFound)
+    pub(super) async fn fetch_one(self, from: ReadSource<'_>) -> Result<T, sqlx::Error> {
+        self.fetch_optional(from).await?.ok_or(sqlx::Error::RowNotFound)
     }
+}
 
-    /// The single value of a query that returns one row. `checked` only supplies the type; it never
-    /// runs.
-    pub(super) async fn value<'q, T: FromSql>(
-        self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
-    ) -> Result<T, sqlx::Error> {
-        Ok(self.row::<Single<T>>(sql, values).await?.0)
-    }
+fn decoded<T>(read: rusqlite::Result<T>) -> Result<T, sqlx::Error> {
+    read.map_err(|error| sqlx::Error::Decode(error.into()))
+}
 
-    pub(super) async fn value_if_any<'q, T: FromSql>(
-        self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
-    ) -> Result<Option<T>, sqlx::Error> {
-        Ok(self.one::<Single<T>>(sql, values).await?.map(|row| row.0))
-    }
-
-    pub(super) async fn values<'q, T: FromSql + Send>(
-        self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
-    ) -> Result<Vec<T>, sqlx::Error> {
-        let rows = self.all::<Single<T>>(sql, values).await?;
-        Ok(rows.into_iter().map(|row| row.0).collect())
-    }
-
+impl<'e> ReadSource<'e> {
     fn rows(
         self,
         sql: &'static str,

@@ -10,7 +10,7 @@ use std::{fmt::Display, sync::Arc};
 
 use serde::de::DeserializeOwned;
 
-use crate::{EngineError, Result, StoreError};
+use crate::{CopyError, EngineError, MigrateError, RestoreError, Result, StoreError};
 
 /// A row struct, read from columns in the order of its fields. A field of an existing struct may
 /// name a function that converts its column.
@@ -141,81 +141,81 @@ macro_rules! read_value {
     }};
 }
 
-/// Runs a method of `ReadSource` with a query of rows. `$columns` is the text before `$tail`.
+/// Runs a method of `ReadQuery` with a query of rows. `$columns` is the text before `$tail`.
 macro_rules! pool_query {
     (
         $fetch:ident from $source:ident, $columns:literal, $raw:ty, $from:expr
         $(, $tail:literal $(+ $more:literal)*)? $(; $($argument:expr),+)?
     ) => {{
         let _ = || sqlx::query_as!($raw, $columns $(+ $tail $(+ $more)*)? $($(, $argument)+)?);
-        $from.$source().$fetch::<$raw>(
+        $crate::read_query::ReadQuery::<$raw>::rows(
             concat!($columns $(, $tail $(, $more)*)?),
             vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
         )
+        .$fetch($from.$source())
     }};
 }
 
 /// The row of a query that returns at most one.
 macro_rules! pool_one {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(one from source, $($query)+).await?
+        $crate::statement::pool_query!(fetch_optional from source, $($query)+).await?
     };
 }
 
 /// The row of a query that returns exactly one.
 macro_rules! pool_row {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(row from source, $($query)+).await?
+        $crate::statement::pool_query!(fetch_one from source, $($query)+).await?
     };
 }
 
 macro_rules! pool_all {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(all from source, $($query)+).await?
+        $crate::statement::pool_query!(fetch_all from source, $($query)+).await?
     };
 }
 
 /// The rows of a query, as they are read.
 macro_rules! pool_stream {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(stream from source, $($query)+)
+        $crate::statement::pool_query!(fetch from source, $($query)+)
     };
 }
 
 /// The rows of a query for `read_page`.
 macro_rules! pool_page {
     ($($query:tt)+) => {
-        $crate::statement::pool_query!(stream from page_source, $($query)+)
+        $crate::statement::pool_query!(fetch from page_source, $($query)+)
     };
 }
 
-/// Runs a method of `ReadSource` with a query of a single column.
+/// Runs a method of `ReadQuery` with a query of a single column.
 macro_rules! pool_scalar {
     ($fetch:ident, $from:expr, $sql:literal $(; $($argument:expr),+)?) => {
-        $from
-            .source()
-            .$fetch(
-                || sqlx::query_scalar!($sql $($(, $argument)+)?),
-                $sql,
-                vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
-            )
-            .await?
+        $crate::read_query::ReadQuery::column(
+            || sqlx::query_scalar!($sql $($(, $argument)+)?),
+            $sql,
+            vec![$($($crate::columns::owned_parameter(&$argument)?),+)?],
+        )
+        .$fetch($from.source())
+        .await?
     };
 }
 
 /// The single value of a query that returns one row.
 macro_rules! pool_value {
-    ($($query:tt)+) => { $crate::statement::pool_scalar!(value, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_one, $($query)+) };
 }
 
 /// The single value of a query that returns at most one row.
 macro_rules! pool_find_value {
-    ($($query:tt)+) => { $crate::statement::pool_scalar!(value_if_any, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_optional, $($query)+) };
 }
 
 /// The single column of all rows of a query.
 macro_rules! pool_values {
-    ($($query:tt)+) => { $crate::statement::pool_scalar!(values, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_all, $($query)+) };
 }
 
 pub(super) use {
@@ -295,6 +295,24 @@ impl From<sqlx::Error> for StoreError {
             }
             _ => Self::Database(known),
         }
+    }
+}
+
+impl From<sqlx::Error> for MigrateError {
+    fn from(error: sqlx::Error) -> Self {
+        StoreError::from(error).into()
+    }
+}
+
+impl From<sqlx::Error> for RestoreError {
+    fn from(error: sqlx::Error) -> Self {
+        StoreError::from(error).into()
+    }
+}
+
+impl From<sqlx::Error> for CopyError {
+    fn from(error: sqlx::Error) -> Self {
+        StoreError::from(error).into()
     }
 }
 

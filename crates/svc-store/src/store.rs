@@ -49,7 +49,7 @@ impl Store {
         options: &OpenOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), MigrateError> {
-        let mut conn = writer_options(&options.path)?.connect().await.map_err(StoreError::from)?;
+        let mut conn = writer_options(&options.path)?.connect().await?;
         let migrations = migrate::inspect(&mut conn).await?;
         if !options.migrate && !migrations.pending.is_empty() {
             return Err(MigrateError::Pending(migrations.pending.len()));
@@ -75,7 +75,7 @@ impl Store {
         });
         let direct = WriteConnection::Sqlite(direct);
         let store = Self::start(direct, readers, path, &options.machine, clock).await?;
-        conn.close().await.map_err(StoreError::from)?;
+        conn.close().await?;
         Ok(store)
     }
 

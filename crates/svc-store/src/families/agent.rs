@@ -403,10 +403,7 @@ impl AgentReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<AgentRow>> {
         let limit = size.limit();
-        let (at, id) = match before {
-            Some((at, id)) => (Some(*at), Some(id.as_str())),
-            None => (None, None),
-        };
+        let (at, id) = before.map(|(at, id)| (*at, id.as_str())).unzip();
         let rows = agents!(pool_page, self.store,
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)

@@ -251,10 +251,7 @@ impl RequestReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<RequestRow>> {
         let limit = size.limit();
-        let (at, id) = match before {
-            Some((at, id)) => (Some(*at), Some(id.as_str())),
-            None => (None, None),
-        };
+        let (at, id) = before.map(|(at, id)| (*at, id.as_str())).unzip();
         let rows = requests!(pool_page, self.store,
             "where (?1 is null or r.project <> '' and r.project = ?2 or r.created_by = ?3 or r.session_key = ?1)
                 and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))

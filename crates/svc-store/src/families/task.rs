@@ -194,10 +194,7 @@ impl TaskReads<'_> {
     ) -> Result<RowPage<TaskRow>> {
         let limit = size.limit();
         let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
-        let (at, id) = match before {
-            Some((at, id)) => (at.as_millis(), id.as_str()),
-            None => (i64::MAX, ""),
-        };
+        let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id.as_str()));
         // Each condition has an index in the order of the list. Of several, the one that leaves the
         // fewest tasks is read, and the others filter it.
         macro_rules! page {

@@ -291,12 +291,6 @@ async fn new_export(conn: &mut PgConnection) -> Result<String, CopyError> {
     Ok(sqlx::query_scalar("select gen_random_uuid()::text").fetch_one(conn).await?)
 }
 
-impl From<sqlx::Error> for CopyError {
-    fn from(error: sqlx::Error) -> Self {
-        StoreError::from(error).into()
-    }
-}
-
 impl From<rusqlite::Error> for CopyError {
     fn from(error: rusqlite::Error) -> Self {
         StoreError::from(error).into()

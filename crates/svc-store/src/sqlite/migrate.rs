@@ -45,9 +45,9 @@ impl Migrations {
         if !path.exists() {
             return Ok(Self::of_nothing());
         }
-        let mut conn = reader_options(path)?.connect().await.map_err(StoreError::from)?;
+        let mut conn = reader_options(path)?.connect().await?;
         let migrations = inspect(&mut conn).await?;
-        conn.close().await.map_err(StoreError::from)?;
+        conn.close().await?;
         Ok(migrations)
     }
 
@@ -55,10 +55,10 @@ impl Migrations {
     /// holds its lock.
     #[boxed(?Send)]
     pub async fn apply_file(path: &Path) -> Result<Self, MigrateError> {
-        let mut conn = writer_options(path)?.connect().await.map_err(StoreError::from)?;
+        let mut conn = writer_options(path)?.connect().await?;
         let migrations = inspect(&mut conn).await?;
         apply_with_backup(&migrations, &mut conn, path).await?;
-        conn.close().await.map_err(StoreError::from)?;
+        conn.close().await?;
         Ok(migrations)
     }
 }
@@ -146,17 +146,17 @@ async fn last_log_position(conn: &mut SqliteConnection) -> Result<i64> {
 async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
     // One commit for all steps: they apply together or not at all, and a first start syncs the disk
     // once.
-    let mut tx = conn.begin().await.map_err(StoreError::from)?;
+    let mut tx = conn.begin().await?;
     let failed = |error: sqlx::migrate::MigrateError| MigrateError::Failed(Arc::new(error));
     if is_before_baseline(&mut tx).await? {
-        note_steps_of_former_baseline(&mut tx).await.map_err(StoreError::from)?;
+        note_steps_of_former_baseline(&mut tx).await?;
         let steps = UPGRADE.iter().filter(|step| step.version > OLDEST).cloned().collect();
         let mut upgrade = Migrator::with_migrations(steps);
         upgrade.set_ignore_missing(true).run(&mut *tx).await.map_err(failed)?;
-        note_baseline(&mut tx).await.map_err(StoreError::from)?;
+        note_baseline(&mut tx).await?;
     }
     MIGRATOR.run(&mut *tx).await.map_err(failed)?;
-    tx.commit().await.map_err(StoreError::from)?;
+    tx.commit().await?;
     Ok(())
 }
 
