@@ -12,9 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{ClientError, Endpoint, Token, Url, with_query};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
-use svc_store::{
-    MigrateError, PostgresOptions, RestoreError, ServerReport, ServerSync, StoreError,
-};
+use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
