@@ -229,10 +229,9 @@ impl GhapReads<'_> {
 
     #[boxed]
     pub async fn get(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
-        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         row_of(ghaps!(pool_one, self.store,
             "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
-            id, key, project))
+            id, reader.key(), reader.project()))
     }
 
     /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at

@@ -108,15 +108,13 @@ macro_rules! requests {
 impl RequestWrites<'_> {
     #[boxed]
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
-        let id = id.as_str();
-        row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id))
+        row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id.as_str()))
     }
 
     #[boxed]
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>> {
-        let id = agent.as_str();
         rows_of(requests!(select_all, self.tx,
-            "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; id))
+            "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; agent))
     }
 
     #[boxed]
@@ -182,9 +180,9 @@ impl RequestWrites<'_> {
     /// Clears the answer of an open request, because its client was not given it.
     #[boxed]
     pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<()> {
-        let key = id.as_str();
         change!(self.tx,
-            "update request set answering = null where request_id = ? and closed_at is null"; key);
+            "update request set answering = null where request_id = ? and closed_at is null";
+            id.as_str());
         Ok(())
     }
 
@@ -205,10 +203,9 @@ impl RequestWrites<'_> {
     /// Takes the options from an open request: nobody can answer it here any more.
     #[boxed]
     pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool> {
-        let key = id.as_str();
         let done = change!(self.tx,
             "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'";
-            key);
+            id.as_str());
         Ok(done > 0)
     }
 
@@ -237,8 +234,7 @@ impl RequestWrites<'_> {
 impl RequestReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
-        let id = id.as_str();
-        row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id))
+        row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id.as_str()))
     }
 
     /// Requests, the latest first, before the cursor `before`.

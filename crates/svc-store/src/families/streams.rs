@@ -31,7 +31,6 @@ impl StreamWrites<'_> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
         }
-        let text = name.as_str();
         let row = select_fields!(select_one, self.tx,
             {
                 id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
@@ -39,7 +38,7 @@ impl StreamWrites<'_> {
             },
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#; text);
+            from stream where name = ?"#; name.as_str());
         let state = row.map(|row| StreamState {
             id: row.id,
             head: row.head,
@@ -176,7 +175,6 @@ impl StreamWrites<'_> {
 impl StreamReads<'_> {
     #[boxed]
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>> {
-        let text = name.as_str();
         let row = select_fields!(pool_one, self.store,
             {
                 id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
@@ -185,7 +183,7 @@ impl StreamReads<'_> {
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#; text);
+            from stream where name = ?"#; name.as_str());
         Ok(row.map(|row| StreamView {
             id: row.id,
             floor: row.floor,
@@ -197,11 +195,10 @@ impl StreamReads<'_> {
 
     #[boxed]
     pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>> {
-        let name = name.as_str();
         Ok(pool_find_value!(self.store,
             r#"select e.at as "at!: Timestamp" from event e
             where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#;
-            name))
+            name.as_str()))
     }
 
     /// Which of these streams have events after the position `after`: names, and the last position
