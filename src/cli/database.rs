@@ -175,7 +175,7 @@ pub(super) fn migrate(context: &Context, args: &MigrateArgs) -> ExitResult {
     let migrations = match (&server, args.check) {
         // A read needs no lock and changes nothing, so it works beside a daemon.
         (None, true) => runtime.block_on(Migrations::inspect_file(path))?,
-        (Some(server), true) => runtime.block_on(Migrations::inspect_server(server))?,
+        (Some(server), true) => runtime.block_on(svc_store::inspect_server(server))?,
         (None, false) => {
             private_file::prepare_home(&context.paths.home)?;
             let advice = "`svc stop` first (the daemon migrates when it starts)";
@@ -184,7 +184,7 @@ pub(super) fn migrate(context: &Context, args: &MigrateArgs) -> ExitResult {
             applied.map_err(|error| with_advice(error.into()))?
         }
         (Some(server), false) => {
-            runtime.block_on(Migrations::apply_server(server)).map_err(|error| match error {
+            runtime.block_on(svc_store::migrate_server(server)).map_err(|error| match error {
                 MigrateError::InUse(holder) => DatabaseInUse(holder).into(),
                 error => anyhow::Error::from(error),
             })?
@@ -227,7 +227,7 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
     let moved = if args.from.is_some() {
         let file = std::path::absolute(to)?;
         let lock = lock_file(&file)?;
-        let copy = CopyReport::to_file(&server, &file, args.dry_run, &mut progress);
+        let copy = svc_store::move_to_file(&server, &file, args.dry_run, &mut progress);
         let moved = runtime.block_on(copy);
         // After a refusal or a trial there is no database to lock.
         if !file.exists() {
@@ -236,7 +236,8 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
         moved
     } else {
         let _lock = lock_database(&context.paths, Some("`svc stop` first"))?;
-        runtime.block_on(CopyReport::to_server(history, &server, args.dry_run, &mut progress))
+        let copy = svc_store::move_to_server(history, &server, args.dry_run, &mut progress);
+        runtime.block_on(copy)
     };
     let moved = moved.map_err(|error| match error {
         CopyError::Migrate(MigrateError::InUse(holder)) => DatabaseInUse(holder).into(),

@@ -12,9 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{ClientError, Endpoint, Token, Url, with_query};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
-use svc_store::{
-    MigrateError, PostgresOptions, RestoreError, ServerReport, ServerSync, StoreError,
-};
+use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
@@ -364,7 +362,7 @@ const SKEW: u64 = 2_000;
 
 async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     server.connect_timeout = Duration::from_secs(5);
-    let report = match ServerReport::look(&server).await {
+    let report = match svc_store::look_at_server(&server).await {
         Ok(report) => report,
         Err(error) => {
             let advice = "the daemon does not start before; see docs/guide/operating.md";

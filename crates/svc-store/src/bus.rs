@@ -84,6 +84,17 @@ pub fn render(events: &[Event], framing: Framing) -> Bytes {
 /// The batches of one commit, in the order of positions.
 pub type Commit = Box<[Arc<Batch>]>;
 
+/// A change of a stream of which its listeners are notified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamChange {
+    /// With an event or without.
+    Closed,
+    /// Its visibility changed, or it may have been removed: its readers look.
+    Readers,
+    /// It lost its name.
+    Retired,
+}
+
 /// One channel for each stream that has a listener, created by the first listener and removed with
 /// the last, and one channel for all streams.
 #[derive(Debug)]
@@ -134,27 +145,19 @@ impl Bus {
         self.opened.send_modify(|count| *count += 1);
     }
 
-    pub(crate) fn notify_closed(&self, stream: &str) {
-        if let Some(channel) = self.lock().get(stream) {
-            channel.level.send_modify(|level| level.closed = true);
-        }
-    }
-
-    pub(crate) fn notify_readers_changed(&self, stream: &str) {
-        if let Some(channel) = self.lock().get(stream) {
-            channel.level.send_modify(|level| level.readers += 1);
-        }
-    }
-
-    /// Ends a stream that has lost its name: its listeners are told, and who listens to the name
-    /// from now on waits for another stream.
-    pub(crate) fn retire(&self, stream: &str) {
-        if let Some(channel) = self.lock().remove(stream) {
-            channel.level.send_modify(|level| {
-                level.closed = true;
-                level.readers += 1;
-            });
-        }
+    pub(crate) fn notify(&self, stream: &str, change: StreamChange) {
+        let mut listened = self.lock();
+        let channel = if change == StreamChange::Retired {
+            // Who listens to the name from now on waits for another stream.
+            listened.remove(stream)
+        } else {
+            listened.get(stream).cloned()
+        };
+        let Some(channel) = channel else { return };
+        channel.level.send_modify(|level| {
+            level.closed |= change != StreamChange::Readers;
+            level.readers += u64::from(change != StreamChange::Closed);
+        });
     }
 
     pub fn listeners(&self) -> usize {
@@ -192,7 +195,12 @@ impl Bus {
     #[cfg(feature = "postgres")]
     pub(crate) fn listened(&self) -> Option<Vec<String>> {
         let is_all = self.everything.level.receiver_count() > 0;
-        (!is_all).then(|| self.lock().keys().map(ToString::to_string).collect())
+        (!is_all).then(|| self.listened_streams())
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn listened_streams(&self) -> Vec<String> {
+        self.lock().keys().map(ToString::to_string).collect()
     }
 
     /// Publishes a commit: the batches of streams that have a listener, in the order of positions.

@@ -28,8 +28,17 @@ pub(crate) trait DirectRow: Sized {
 }
 
 pub(crate) trait Columns {
-    /// The next column, which must be the column of `field`.
+    /// The next column, which must be the column of `field`; an empty text names any column.
     fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T>;
+}
+
+/// The row of a query of a single column.
+pub(crate) struct Single<T>(pub(crate) T);
+
+impl<T: FromSql> DirectRow for Single<T> {
+    fn read(columns: &mut impl Columns) -> rusqlite::Result<Self> {
+        Ok(Self(columns.next("")?))
+    }
 }
 
 /// A row of sqlx, whose columns are read in SQLite's kinds of values.
@@ -66,7 +75,7 @@ pub(crate) fn column<T: FromSql>(row: &impl RawRow, at: usize) -> rusqlite::Resu
 
 /// Whether a column is named like a field. The name may carry sqlx's type override as a suffix.
 pub(crate) fn is_column_of(name: &str, field: &str) -> bool {
-    name.split(['!', '?', ':']).next() == Some(field)
+    field.is_empty() || name.split(['!', '?', ':']).next() == Some(field)
 }
 
 /// The value of a parameter, owned, so that it can outlive its source.

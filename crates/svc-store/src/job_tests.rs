@@ -1,22 +1,20 @@
-//! Jobs with statements of their own: other reads see their rows, a failed job rolls back only its
-//! own changes, and a write that should change a row and finds none fails.
+//! Jobs with statements of their own: other reads see their rows, and a write that should change a
+//! row and finds none fails.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use svc_model::{
     AgentId, CallId, DeliveryState, GhapId, MachineId, McpSessionId, Message, MessageId,
     MessageType, OpenCalls, Ownership, Peer, PeerId, PeerRole, PeerStatus, Principal, RunId,
-    StreamName, StreamVisibility, Task, TaskId, TaskReport, TaskStatus, Timestamp, TokenId,
+    StreamName, StreamVisibility, TaskId, Timestamp, TokenId,
     conversation::{Provenance, RunMode, RunState, SourceTool},
     journal::Ghap,
 };
 use svc_wire::mcp::Revision;
 
 use crate::{
-    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow, Result,
+    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PeerRow, Result,
     StoreError, TaskRow, WriteTx,
-    testing::{TestStore, append, event, journal::record},
+    testing::{TestStore, event, journal::record, task},
 };
 
 const AT: Timestamp = Timestamp::from_millis(7);
@@ -177,6 +175,26 @@ async fn an_agent_is_found_by_its_key_beside_many_that_were_started_with_that_na
     assert_eq!(test.store.agents().named("ann").await.unwrap().len(), 20);
 }
 
+/// Of those that are gone, the latest is meant most often.
+#[tokio::test]
+async fn the_latest_of_many_peers_of_a_name_are_found() {
+    let test = TestStore::open().await;
+    test.write(job!(|tx| {
+        for number in 0..60 {
+            let mut row = peer_row(&number.to_string());
+            row.peer.display_name = "ann".to_owned();
+            row.peer.status = if number == 3 { PeerStatus::Idle } else { PeerStatus::Offline };
+            row.peer.registered_at = Timestamp::from_millis(number);
+            tx.peers().put(&row).await?;
+        }
+        Ok(())
+    }))
+    .await;
+    let found = test.store.peers().named("ann", 3).await.unwrap();
+    let ids: Vec<&str> = found.iter().map(|row| row.peer.peer_id.as_str()).collect();
+    assert_eq!(ids, ["peer_3", "peer_59", "peer_58"]);
+}
+
 #[tokio::test]
 async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
     let test = TestStore::open().await;
@@ -244,85 +262,15 @@ async fn assert_readers_read(test: &TestStore, id: &str, read: &str) {
     assert_eq!(store.messages().deliveries(&message.id).await.unwrap().len(), 2);
 }
 
-#[tokio::test]
-async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
-    static RUNS: AtomicUsize = AtomicUsize::new(0);
-    let test = TestStore::open().await;
-    let store = &test.store;
-    let name = StreamName::new("task", "t");
-    append(store, &name, vec![event("frame", "{}")]).await;
-    let jobs = (0..50).map(|number: usize| {
-        let name = name.clone();
-        async move {
-            let done: Result<()> = match number % 5 {
-                // Appends in the same commits as the jobs.
-                3 => store.append(name, vec![event("frame", "{}")]).await.map(|_| ()),
-                kind => {
-                    store
-                        .write(job!(|tx| {
-                            RUNS.fetch_add(1, Relaxed);
-                            tx.append(&name, vec![event("frame", "{}")]).await?;
-                            if kind < 4 {
-                                tx.peers().put(&peer_row(&number.to_string())).await?;
-                            }
-                            match kind {
-                                0 => Ok(()),
-                                2 => panic!("a job that panics on purpose"),
-                                // Kind 4 has written no row.
-                                _ => Err(StoreError::NoStream),
-                            }
-                        }))
-                        .await
-                }
-            };
-            match number % 5 {
-                0 | 3 => done.is_ok(),
-                2 => matches!(done, Err(StoreError::Panicked)),
-                _ => matches!(done, Err(StoreError::NoStream)),
-            }
-        }
-    });
-    let outcomes = join_all(jobs).await;
-    assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
-    assert_eq!(RUNS.load(Relaxed), 40);
-    for number in 0..50 {
-        let id = PeerId::from(format!("peer_{number}"));
-        assert_eq!(store.peers().get(&id).await.unwrap().is_some(), number % 5 == 0, "{number}");
-    }
-    let view = store.streams().view(&name).await.unwrap().unwrap();
-    assert_eq!(view.head, 21);
-    let page = store.events().of_stream(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
-    let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
-    assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
-    assert_eq!(store.stats().failures, 0, "the failure of a job does not count as a failed commit");
-}
-
 type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<()>>;
 
 fn id<T: From<String>>() -> T {
     T::from("unknown".to_owned())
 }
 
-fn task() -> TaskRow {
-    let task = Task {
-        task_id: id::<TaskId>(),
-        title: None,
-        agent: None,
-        prompt: None,
-        from: None,
-        metadata: None,
-        status: TaskStatus::Active,
-        report: TaskReport::default(),
-        reason: None,
-        result: None,
-        cancel_requested_at: None,
-        created_at: AT,
-        updated_at: AT,
-        closed_at: None,
-        last_id: 0,
-    };
+fn task_row() -> TaskRow {
     let owned = Ownership::from_row("operator", String::new());
-    TaskRow { task, owned, process: None }
+    TaskRow { task: task(id(), AT), owned, process: None }
 }
 
 #[tokio::test]
@@ -347,7 +295,7 @@ async fn a_write_that_finds_no_row_fails_and_rolls_back() {
                 .await),
         ),
         ("hook_seen", job!(|tx| tx.hooks().note_reminder("unknown", "", 1).await)),
-        ("task", job!(|tx| tx.tasks().update(&task()).await)),
+        ("task", job!(|tx| tx.tasks().update(&task_row()).await)),
         ("token", job!(|tx| tx.tokens().note_use(&id::<TokenId>()).await)),
         ("session", job!(|tx| tx.sessions().end("unknown", None).await)),
         ("session", job!(|tx| tx.sessions().date("unknown", AT, false).await)),

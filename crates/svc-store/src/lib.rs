@@ -67,6 +67,9 @@ pub mod families;
 mod job_tests;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(not(feature = "postgres"))]
+#[path = "without_postgres.rs"]
+mod postgres;
 mod read_query;
 mod rows;
 mod sqlite;
@@ -88,6 +91,7 @@ pub use error::{CopyError, EngineError, MigrateError, RestoreError, Result, Stor
 pub use families::{SearchIndex, UndeliveredChoice};
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;
+pub use postgres::{inspect_server, look_at_server, migrate_server, move_to_file, move_to_server};
 pub use rows::*;
 pub use sqlite::{
     DatabaseLock, LockError, backup, gone_to, last_backup, note_backup, prepare_restore,

@@ -22,7 +22,7 @@ use svc_model::json_bytes;
 use crate::{
     Bus, PageSize, Result, RowPage,
     bus::Version,
-    columns::{DirectRow, Parameter, RawRow, column, read_row},
+    columns::{DirectRow, Parameter, RawRow, Single, column, read_row},
     sqlite::direct_connection::{FrameReaders, RowReaders},
 };
 
@@ -31,27 +31,55 @@ use crate::postgres::{PgReaders, PgRow};
 #[cfg(feature = "postgres")]
 use futures_util::stream;
 
+/// The connections that read. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) enum Readers {
-    Sqlite(SqlitePool),
+    Sqlite(FileReaders),
     #[cfg(feature = "postgres")]
     Postgres(PgReaders),
 }
 
+#[derive(Debug, Clone)]
+pub(super) struct FileReaders {
+    pub(super) pool: SqlitePool,
+    /// For pages of lists: these connections read at most two rows ahead, and other reads do not
+    /// wait behind a page.
+    pub(super) pages: SqlitePool,
+    /// For queries of few rows by an index, which are read on the caller's thread.
+    pub(super) few_rows: Arc<RowReaders>,
+    pub(super) frames: Arc<FrameReaders>,
+}
+
 impl Readers {
+    pub(super) fn source(&self) -> ReadSource<'_> {
+        match self {
+            Self::Sqlite(file) => ReadSource::Pool(&file.pool),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => ReadSource::Postgres(readers),
+        }
+    }
+
+    pub(super) fn page_source(&self) -> ReadSource<'_> {
+        match self {
+            Self::Sqlite(file) => ReadSource::Pool(&file.pages),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => ReadSource::Postgres(readers),
+        }
+    }
+
     /// A connection for several queries.
     pub(super) async fn acquire(&self) -> Result<ReaderConnection, sqlx::Error> {
         Ok(match self {
-            Self::Sqlite(pool) => ReaderConnection::Sqlite(pool.acquire().await?),
+            Self::Sqlite(file) => ReaderConnection::Sqlite(file.pool.acquire().await?),
             #[cfg(feature = "postgres")]
             Self::Postgres(readers) => ReaderConnection::Postgres(readers.clone()),
         })
     }
 
     /// The connections to the file; `None` for a server.
-    pub(super) fn file(&self) -> Option<&SqlitePool> {
+    pub(super) fn file(&self) -> Option<&FileReaders> {
         match self {
-            Self::Sqlite(pool) => Some(pool),
+            Self::Sqlite(file) => Some(file),
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => None,
         }
@@ -78,36 +106,14 @@ impl Readers {
 
     pub(super) async fn close(&self) {
         match self {
-            Self::Sqlite(pool) => pool.close().await,
+            Self::Sqlite(file) => {
+                file.pool.close().await;
+                file.pages.close().await;
+                file.frames.close().await;
+                file.few_rows.close();
+            }
             #[cfg(feature = "postgres")]
             Self::Postgres(readers) => Box::pin(readers.close()).await,
-        }
-    }
-}
-
-/// Connections for queries of few rows by an index: on SQLite they are read on the caller's thread.
-#[derive(Debug, Clone)]
-pub(super) enum FewRowReaders {
-    Sqlite(Arc<RowReaders>),
-    #[cfg(feature = "postgres")]
-    Postgres(PgReaders),
-}
-
-impl FewRowReaders {
-    pub(super) fn release_memory(&self) -> Result<()> {
-        match self {
-            Self::Sqlite(readers) => readers.release_memory(),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => Ok(()),
-        }
-    }
-
-    pub(super) fn close(&self) {
-        match self {
-            Self::Sqlite(readers) => readers.close(),
-            // The pool belongs to the other readers.
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => {}
         }
     }
 
@@ -116,11 +122,8 @@ impl FewRowReaders {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<T> {
-        match self {
-            Self::Sqlite(readers) => readers.value(sql, values),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => Box::pin(readers.value(sql, values)).await,
-        }
+        let row = self.one::<Single<T>>(sql, values).await?;
+        Ok(row.ok_or(sqlx::Error::RowNotFound)?.0)
     }
 
     pub(super) async fn one<T: DirectRow>(
@@ -129,7 +132,7 @@ impl FewRowReaders {
         values: &[Parameter<'_>],
     ) -> Result<Option<T>> {
         match self {
-            Self::Sqlite(readers) => readers.one(sql, values),
+            Self::Sqlite(file) => file.few_rows.one(sql, values),
             #[cfg(feature = "postgres")]
             Self::Postgres(readers) => Box::pin(readers.one(sql, values)).await,
         }
@@ -141,35 +144,9 @@ impl FewRowReaders {
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>> {
         match self {
-            Self::Sqlite(readers) => readers.all(sql, values),
+            Self::Sqlite(file) => file.few_rows.all(sql, values),
             #[cfg(feature = "postgres")]
             Self::Postgres(readers) => Box::pin(readers.all(sql, values)).await,
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum FrameSource {
-    Sqlite(Arc<FrameReaders>),
-    #[cfg(feature = "postgres")]
-    Postgres(PgReaders),
-}
-
-impl FrameSource {
-    pub(super) fn release_memory(&self) -> Result<()> {
-        match self {
-            Self::Sqlite(readers) => readers.release_memory(),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => Ok(()),
-        }
-    }
-
-    pub(super) async fn close(&self) {
-        match self {
-            Self::Sqlite(readers) => readers.close().await,
-            // The pool belongs to the other readers.
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => {}
         }
     }
 }
@@ -183,8 +160,12 @@ pub(super) enum ReaderConnection {
 }
 
 impl ReaderConnection {
-    pub(super) fn source(&mut self) -> &mut Self {
-        self
+    pub(super) fn source(&mut self) -> ReadSource<'_> {
+        match self {
+            Self::Sqlite(connection) => ReadSource::Connection(connection),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => ReadSource::Postgres(readers),
+        }
     }
 }
 
@@ -193,26 +174,6 @@ pub(super) enum ReadSource<'a> {
     Connection(&'a mut SqliteConnection),
     #[cfg(feature = "postgres")]
     Postgres(&'a PgReaders),
-}
-
-impl<'a> From<&'a Readers> for ReadSource<'a> {
-    fn from(readers: &'a Readers) -> Self {
-        match readers {
-            Readers::Sqlite(pool) => Self::Pool(pool),
-            #[cfg(feature = "postgres")]
-            Readers::Postgres(readers) => Self::Postgres(readers),
-        }
-    }
-}
-
-impl<'a> From<&'a mut ReaderConnection> for ReadSource<'a> {
-    fn from(connection: &'a mut ReaderConnection) -> Self {
-        match connection {
-            ReaderConnection::Sqlite(connection) => Self::Connection(connection),
-            #[cfg(feature = "postgres")]
-            ReaderConnection::Postgres(readers) => Self::Postgres(readers),
-        }
-    }
 }
 
 /// A query whose text sqlx has checked at compile time, and the values of its parameters. The
@@ -258,20 +219,14 @@ impl<T: FromSql> ReadQuery<T> {
 }
 
 impl<T: Send + 'static> ReadQuery<T> {
-    pub(super) fn fetch<'e>(
-        self,
-        from: impl Into<ReadSource<'e>>,
-    ) -> BoxStream<'e, Result<T, sqlx::Error>> {
+    pub(super) fn fetch(self, from: ReadSource<'_>) -> BoxStream<'_, Result<T, sqlx::Error>> {
         let Self { sql, values, read } = self;
-        from.into().rows(sql, values).map(move |row| decoded(read(&row?))).boxed()
+        from.rows(sql, values).map(move |row| decoded(read(&row?))).boxed()
     }
 
-    pub(super) async fn fetch_all<'e>(
-        self,
-        from: impl Into<ReadSource<'e>>,
-    ) -> Result<Vec<T>, sqlx::Error> {
+    pub(super) async fn fetch_all(self, from: ReadSource<'_>) -> Result<Vec<T>, sqlx::Error> {
         let Self { sql, values, read } = self;
-        let mut rows = from.into().all_rows(sql, values).await?;
+        let mut rows = from.all_rows(sql, values).await?;
         let mut all = Vec::new();
         while let Some(row) = rows.try_next().await? {
             all.push(decoded(read(&row))?);
@@ -279,18 +234,15 @@ impl<T: Send + 'static> ReadQuery<T> {
         Ok(all)
     }
 
-    pub(super) async fn fetch_optional<'e>(
+    pub(super) async fn fetch_optional(
         self,
-        from: impl Into<ReadSource<'e>>,
+        from: ReadSource<'_>,
     ) -> Result<Option<T>, sqlx::Error> {
-        let row = from.into().first_row(self.sql, self.values).await?;
+        let row = from.first_row(self.sql, self.values).await?;
         row.map(|row| decoded((self.read)(&row))).transpose()
     }
 
-    pub(super) async fn fetch_one<'e>(
-        self,
-        from: impl Into<ReadSource<'e>>,
-    ) -> Result<T, sqlx::Error> {
+    pub(super) async fn fetch_one(self, from: ReadSource<'_>) -> Result<T, sqlx::Error> {
         self.fetch_optional(from).await?.ok_or(sqlx::Error::RowNotFound)
     }
 }

@@ -8,9 +8,12 @@
 
 use std::{fmt::Display, sync::Arc};
 
-use crate::{EngineError, Result, StoreError};
+use serde::de::DeserializeOwned;
 
-/// A row struct, read from columns in the order of its fields.
+use crate::{CopyError, EngineError, MigrateError, RestoreError, Result, StoreError};
+
+/// A row struct, read from columns in the order of its fields. A field of an existing struct may
+/// name a function that converts its column.
 macro_rules! direct_row {
     (
         $(#[$note:meta])*
@@ -22,10 +25,10 @@ macro_rules! direct_row {
         }
         $crate::statement::direct_row!($raw { $($field),+ });
     };
-    ($raw:ty { $($field:ident),+ $(,)? }) => {
+    ($raw:ty { $($field:ident $(: $convert:ident)?),+ $(,)? }) => {
         impl $crate::columns::DirectRow for $raw {
             fn read(columns: &mut impl $crate::columns::Columns) -> rusqlite::Result<Self> {
-                Ok(Self { $($field: columns.next(stringify!($field))?),+ })
+                Ok(Self { $($field: $($convert)?(columns.next(stringify!($field))?)),+ })
             }
         }
     };
@@ -115,7 +118,7 @@ macro_rules! read_rows {
         let _ = || sqlx::query_as!($raw, $columns $(+ $tail)? $($(, $argument)+)?);
         $store.yield_if_due().await;
         let sql = concat!($columns $(, $tail)?);
-        $store.row_readers.$read::<$raw>(sql, $crate::statement::bind!($($($argument),+)?)).await?
+        $store.readers.$read::<$raw>(sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
@@ -134,7 +137,7 @@ macro_rules! read_value {
     ($store:expr, $sql:literal $(; $($argument:expr),+)?) => {{
         let _ = || sqlx::query_scalar!($sql $($(, $argument)+)?);
         $store.yield_if_due().await;
-        $store.row_readers.value($sql, $crate::statement::bind!($($($argument),+)?)).await?
+        $store.readers.value($sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
@@ -231,6 +234,31 @@ pub(super) fn rows_of<Raw, Row: TryFrom<Raw>>(raw: Vec<Raw>) -> Result<Vec<Row>,
     raw.into_iter().map(Row::try_from).collect()
 }
 
+/// A stored row, as errors of its columns name it.
+#[derive(Clone, Copy)]
+pub(super) struct StoredRow<'a> {
+    pub(super) table: &'static str,
+    pub(super) id: &'a str,
+}
+
+impl StoredRow<'_> {
+    pub(super) fn bad(self, why: impl Into<String>) -> StoreError {
+        StoreError::BadRow { table: self.table, id: self.id.to_owned(), why: why.into() }
+    }
+
+    pub(super) fn json<T: DeserializeOwned>(self, column: &str, text: &str) -> Result<T> {
+        serde_json::from_str(text).map_err(|error| self.bad(format!("{column}: {error}")))
+    }
+
+    pub(super) fn number<T: TryFrom<i64, Error: Display>>(
+        self,
+        column: &str,
+        number: i64,
+    ) -> Result<T> {
+        number.try_into().map_err(|error| self.bad(format!("{column}: {error}")))
+    }
+}
+
 pub(super) fn changed(rows: u64, table: &'static str, id: &(impl Display + ?Sized)) -> Result<()> {
     if rows == 0 {
         return Err(StoreError::NothingChanged { table, id: id.to_string() });
@@ -267,6 +295,24 @@ impl From<sqlx::Error> for StoreError {
             }
             _ => Self::Database(known),
         }
+    }
+}
+
+impl From<sqlx::Error> for MigrateError {
+    fn from(error: sqlx::Error) -> Self {
+        StoreError::from(error).into()
+    }
+}
+
+impl From<sqlx::Error> for RestoreError {
+    fn from(error: sqlx::Error) -> Self {
+        StoreError::from(error).into()
+    }
+}
+
+impl From<sqlx::Error> for CopyError {
+    fn from(error: sqlx::Error) -> Self {
+        StoreError::from(error).into()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
     WriteQueueKey, WriterStats, boxed,
     bus::Version,
-    read_query::{FewRowReaders, FrameSource, Readers},
+    read_query::{FileReaders, ReadSource, Readers},
     sqlite::{
         direct_connection::{DirectConnection, FrameReaders, RowReaders},
         file::{reader_options, writer_options},
@@ -28,25 +28,11 @@ use crate::{
 pub struct Store {
     jobs: Arc<WriteQueueSender>,
     pub(super) readers: Readers,
-    /// For pages of lists: these connections read at most two rows ahead, and other reads do not
-    /// wait behind a page.
-    pub(super) page_readers: Readers,
-    pub(super) frame_source: FrameSource,
-    pub(super) row_readers: FewRowReaders,
     bus: Arc<Bus>,
     counters: Arc<WriterCounters>,
     version: Arc<Version>,
     path: Arc<Path>,
     machine: Arc<ThisMachine>,
-}
-
-struct Engine {
-    direct: WriteConnection,
-    readers: Readers,
-    page_readers: Readers,
-    frame_source: FrameSource,
-    row_readers: FewRowReaders,
-    path: Arc<Path>,
 }
 
 /// The writer's thread, whose end [`Self::close`] awaits.
@@ -63,7 +49,7 @@ impl Store {
         options: &OpenOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), MigrateError> {
-        let mut conn = writer_options(&options.path)?.connect().await.map_err(StoreError::from)?;
+        let mut conn = writer_options(&options.path)?.connect().await?;
         let migrations = migrate::inspect(&mut conn).await?;
         if !options.migrate && !migrations.pending.is_empty() {
             return Err(MigrateError::Pending(migrations.pending.len()));
@@ -81,16 +67,15 @@ impl Store {
             .test_before_acquire(false);
         let path: Arc<Path> = options.path.as_path().into();
         let pages = pool.clone().connect_lazy_with(reader_options(&path)?.row_buffer_size(1));
-        let engine = Engine {
-            direct: WriteConnection::Sqlite(direct),
-            readers: Readers::Sqlite(pool.connect_lazy_with(reader_options(&path)?)),
-            page_readers: Readers::Sqlite(pages),
-            frame_source: FrameSource::Sqlite(FrameReaders::new(Arc::clone(&path))),
-            row_readers: FewRowReaders::Sqlite(RowReaders::new(Arc::clone(&path))),
-            path,
-        };
-        let store = Self::start(engine, &options.machine, clock).await?;
-        conn.close().await.map_err(StoreError::from)?;
+        let readers = Readers::Sqlite(FileReaders {
+            pool: pool.connect_lazy_with(reader_options(&path)?),
+            pages,
+            few_rows: RowReaders::new(Arc::clone(&path)),
+            frames: FrameReaders::new(Arc::clone(&path)),
+        });
+        let direct = WriteConnection::Sqlite(direct);
+        let store = Self::start(direct, readers, path, &options.machine, clock).await?;
+        conn.close().await?;
         Ok(store)
     }
 
@@ -107,15 +92,9 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), MigrateError> {
         let (writer, readers) = crate::postgres::open(options).await?;
-        let engine = Engine {
-            direct: WriteConnection::Postgres(Box::new(writer)),
-            readers: Readers::Postgres(readers.clone()),
-            page_readers: Readers::Postgres(readers.clone()),
-            row_readers: FewRowReaders::Postgres(readers.clone()),
-            frame_source: FrameSource::Postgres(readers),
-            path: Path::new(&options.url.shown()).into(),
-        };
-        Ok(Self::start(engine, machine, clock).await?)
+        let direct = WriteConnection::Postgres(Box::new(writer));
+        let path = Path::new(&options.url.shown()).into();
+        Ok(Self::start(direct, Readers::Postgres(readers), path, machine, clock).await?)
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -125,15 +104,16 @@ impl Store {
         _machine: &ThisMachine,
         _clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), MigrateError> {
-        Err(MigrateError::Refused("this svc was built without PostgreSQL".to_owned()))
+        Err(crate::postgres::refused())
     }
 
     async fn start(
-        engine: Engine,
+        direct: WriteConnection,
+        readers: Readers,
+        path: Arc<Path>,
         machine: &ThisMachine,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer)> {
-        let Engine { direct, readers, page_readers, frame_source, row_readers, path } = engine;
         let machine = Arc::new(machine.clone());
         let bus = Bus::new();
         let (counters, version) =
@@ -143,9 +123,7 @@ impl Store {
             bus: Arc::clone(&bus),
             streams: std::collections::HashMap::new(),
             pending: Vec::new(),
-            closing: Vec::new(),
-            visibility_changed: Vec::new(),
-            retired: Vec::new(),
+            changes: Vec::new(),
             position: 0,
             undo: Vec::new(),
             now: Timestamp::from_millis(0),
@@ -165,18 +143,7 @@ impl Store {
             runtime: Handle::current(),
         };
         let ended = writer.spawn()?;
-        let store = Self {
-            jobs,
-            readers,
-            page_readers,
-            frame_source,
-            row_readers,
-            bus,
-            counters,
-            version,
-            path,
-            machine,
-        };
+        let store = Self { jobs, readers, bus, counters, version, path, machine };
         let this = (*store.machine).clone();
         store.write(job!(|tx| tx.machines().enter(&this).await)).await?;
         Ok((store, Writer(ended)))
@@ -216,12 +183,12 @@ impl Store {
         tokio::task::coop::consume_budget().await;
     }
 
-    pub(super) fn source(&self) -> &Readers {
-        &self.readers
+    pub(super) fn source(&self) -> ReadSource<'_> {
+        self.readers.source()
     }
 
-    pub(super) fn page_source(&self) -> &Readers {
-        &self.page_readers
+    pub(super) fn page_source(&self) -> ReadSource<'_> {
+        self.readers.page_source()
     }
 
     pub fn bus(&self) -> &Arc<Bus> {
@@ -229,7 +196,7 @@ impl Store {
     }
 
     pub fn stats(&self) -> WriterStats {
-        self.counters.snapshot()
+        *self.counters.lock()
     }
 
     /// Number of the database's state: reads with the same number return the same result. `None`
@@ -321,15 +288,12 @@ impl Writer {
     /// store may still exist; their writes return [`StoreError::Stopped`].
     #[boxed(?Send)]
     pub async fn close(self, store: Store) -> Result<()> {
-        let Store { jobs, readers, page_readers, frame_source, row_readers, .. } = store;
+        let Store { jobs, readers, .. } = store;
         // Clones of the store may still exist, so a job closes the queue.
         let (reply, closed) = oneshot::channel();
         jobs.send(&WriteQueueKey::DAEMON, WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
-        page_readers.close().await;
-        frame_source.close().await;
-        row_readers.close();
         let tx = self.0.await.map_err(|_| StoreError::Panicked)?;
         // The disk has all commits, in the write-ahead log if not in the database. If the disk has
         // no space for a checkpoint, the next start does it.

@@ -91,13 +91,22 @@ impl TestStore {
 
 #[cfg(all(test, feature = "postgres"))]
 pub(crate) async fn open_on_server(clock: Arc<ManualClock>) -> (Store, Writer) {
+    open_in_database(&new_database(), ListenMode::Notify, clock).await
+}
+
+#[cfg(all(test, feature = "postgres"))]
+pub(crate) async fn open_in_database(
+    url: &str,
+    listen: ListenMode,
+    clock: Arc<ManualClock>,
+) -> (Store, Writer) {
     let options = PostgresOptions {
-        url: new_database().parse().unwrap(),
+        url: url.parse().unwrap(),
         password: None,
         schema: "svc".to_owned(),
         max_connections: 6,
         connect_timeout: Duration::from_secs(30),
-        listen: ListenMode::Notify,
+        listen,
         migrate: true,
     };
     Store::open_postgres(&options, &test_machine(), clock).await.unwrap()
@@ -115,6 +124,28 @@ pub(crate) fn statements() -> Vec<String> {
     };
     let replay = [frames::STREAM_ROWS, frames::FEED_ROWS, frames::NEXT_POSITION];
     files.map(query).chain(replay.map(str::to_owned)).collect()
+}
+
+/// An active task without texts.
+#[cfg(test)]
+pub(crate) fn task(id: svc_model::TaskId, created_at: Timestamp) -> svc_model::Task {
+    svc_model::Task {
+        task_id: id,
+        title: None,
+        agent: None,
+        prompt: None,
+        from: None,
+        metadata: None,
+        status: svc_model::TaskStatus::Active,
+        report: svc_model::TaskReport::default(),
+        reason: None,
+        result: None,
+        cancel_requested_at: None,
+        created_at,
+        updated_at: created_at,
+        closed_at: None,
+        last_id: 0,
+    }
 }
 
 fn test_machine() -> ThisMachine {
@@ -349,15 +380,26 @@ pub mod journal {
     /// A confirmed record of session `s` with only a goal. The session is stored, the record is
     /// not.
     pub async fn record(at: &TestStore, number: usize, goal: &str) -> Ghap {
-        let start = SessionStart {
-            session_id: "s".to_owned(),
+        let start = session("s", "operator");
+        at.write(job!(|tx| tx.sessions().begin(&start).await)).await;
+        let now = Timestamp::from_millis(1_000);
+        let mut ghap = active(number, "s", goal, now);
+        (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
+        ghap
+    }
+
+    pub fn session(id: &str, created_by: &str) -> SessionStart {
+        SessionStart {
+            session_id: id.to_owned(),
             project: None,
             client: None,
             source: SessionSource::Startup,
-            created_by: "operator".to_owned(),
-        };
-        at.write(job!(|tx| tx.sessions().begin(&start).await)).await;
-        let now = Timestamp::from_millis(1_000);
+            created_by: created_by.to_owned(),
+        }
+    }
+
+    /// An active record with only a goal.
+    pub fn active(number: usize, session: &str, goal: &str, now: Timestamp) -> Ghap {
         let draft = GhapDraft {
             domain: Domain::Debugging,
             strategy: Strategy::ReadTheError,
@@ -368,9 +410,7 @@ pub mod journal {
             probability: None,
         };
         let id = GhapId::from(format!("ghap_{number}"));
-        let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
-        (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
-        ghap
+        Ghap::begin(id, session.to_owned(), None, draft, now)
     }
 
     pub async fn put(at: &TestStore, ghap: Ghap) {

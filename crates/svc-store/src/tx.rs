@@ -11,7 +11,8 @@ use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, T
 
 use crate::{
     AppendedSeqs, Batch, Bus, Result, StoreError, StreamState, boxed,
-    columns::{DirectRow, FromSql, Parameter},
+    bus::StreamChange,
+    columns::{DirectRow, FromSql, Parameter, Single},
     sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
     statement::select_value,
 };
@@ -31,12 +32,8 @@ pub struct WriteTx {
     pub(super) streams: HashMap<Arc<str>, StreamState>,
     /// Events of the current commit. One statement writes them at its end.
     pub(super) pending: Vec<UncommittedEvent>,
-    /// Streams closed since the last commit, with an event or without.
-    pub(super) closing: Vec<Arc<str>>,
-    /// Streams whose visibility changed since the last commit.
-    pub(super) visibility_changed: Vec<Arc<str>>,
-    /// Streams that lost their name since the last commit.
-    pub(super) retired: Vec<Arc<str>>,
+    /// What the current commit does to streams beside their events.
+    pub(super) changes: Vec<(Arc<str>, StreamChange)>,
     pub(super) position: i64,
     /// Steps that revert the current job's changes to `streams`.
     pub(super) undo: Vec<Undo>,
@@ -48,9 +45,7 @@ pub struct WriteTx {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JobStart {
     pending: usize,
-    closing: usize,
-    visibility_changed: usize,
-    retired: usize,
+    changes: usize,
 }
 
 /// Reverts one change of a cached stream state.
@@ -73,20 +68,13 @@ impl WriteTx {
     /// Start of a job, to which [`Self::rewind`] returns if the job fails.
     pub(super) fn mark(&mut self) -> JobStart {
         self.undo.clear();
-        JobStart {
-            pending: self.pending.len(),
-            closing: self.closing.len(),
-            visibility_changed: self.visibility_changed.len(),
-            retired: self.retired.len(),
-        }
+        JobStart { pending: self.pending.len(), changes: self.changes.len() }
     }
 
     /// Reverts in memory the changes since `start`. The writer rolls back the rows.
     pub(super) fn rewind(&mut self, start: JobStart) {
         self.pending.truncate(start.pending);
-        self.closing.truncate(start.closing);
-        self.visibility_changed.truncate(start.visibility_changed);
-        self.retired.truncate(start.retired);
+        self.changes.truncate(start.changes);
         while let Some(step) = self.undo.pop() {
             match step {
                 Undo::Restore(name, state) => self.streams.insert(name, state),
@@ -98,9 +86,7 @@ impl WriteTx {
     /// Drops all cached state after a failed commit; the tables are authoritative.
     pub(super) fn forget(&mut self) {
         self.pending.clear();
-        self.closing.clear();
-        self.visibility_changed.clear();
-        self.retired.clear();
+        self.changes.clear();
         self.undo.clear();
         self.streams.clear();
     }
@@ -222,7 +208,12 @@ impl WriteTx {
             self.sort_pending();
             self.position = self.direct.insert(self.now, &self.pending).await?;
         }
-        Ok(())
+        let changes = self.changes.iter().filter(|(_, change)| *change != StreamChange::Closed);
+        let streams: Vec<&str> = changes.map(|(name, _)| &**name).collect();
+        if streams.is_empty() {
+            return Ok(());
+        }
+        self.direct.notify_readers_changed(&streams).await
     }
 
     /// Notifies the listeners of the commit, and resets the state for the next commit.
@@ -268,15 +259,9 @@ impl WriteTx {
         drop(pending);
         self.bus.publish(batches);
         self.bus.advance(before, self.position);
-        for name in std::mem::take(&mut self.visibility_changed) {
-            self.bus.notify_readers_changed(&name);
-        }
-        // A stream may be closed without a last event, and its listeners must not wait for one.
-        for name in std::mem::take(&mut self.closing) {
-            self.bus.notify_closed(&name);
-        }
-        for name in std::mem::take(&mut self.retired) {
-            self.bus.retire(&name);
+        for (name, change) in std::mem::take(&mut self.changes) {
+            // A stream may be closed without a last event, and its listeners must not wait for one.
+            self.bus.notify(&name, change);
         }
     }
 
@@ -410,11 +395,7 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Option<T>> {
-        engine!(
-            self,
-            connection => connection.value_if_any(sql, values),
-            await connection.value_if_any(sql, values)
-        )
+        Ok(self.one::<Single<T>>(sql, values).await?.map(|row| row.0))
     }
 
     pub(super) async fn values<'q, T: FromSql + Send>(
@@ -423,7 +404,8 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>> {
-        engine!(self, connection => connection.values(sql, values), await connection.values(sql, values))
+        let rows = self.all::<Single<T>>(sql, values).await?;
+        Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
     pub(super) async fn one<T: DirectRow>(
@@ -456,6 +438,16 @@ impl WriteConnection {
         events: &[UncommittedEvent],
     ) -> Result<i64> {
         engine!(self, connection => connection.insert(now, events), await connection.insert(now, events))
+    }
+
+    /// Notifies other daemons, once the current commit has taken place, that the visibility of
+    /// these streams changed or that they were removed. A file has no other daemon.
+    pub(super) async fn notify_readers_changed(&mut self, streams: &[&str]) -> Result<()> {
+        engine!(
+            self,
+            connection => { let _ = (connection, streams); Ok(()) },
+            await connection.notify_readers_changed(streams)
+        )
     }
 
     pub(super) async fn insert_alone(

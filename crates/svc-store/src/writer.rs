@@ -12,10 +12,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -344,30 +341,19 @@ pub struct WriterStats {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct WriterCounters {
-    commits: AtomicU64,
-    jobs: AtomicU64,
-    failures: AtomicU64,
-    commit_times: [AtomicU64; COMMIT_SECONDS.len() + 1],
-    commit_micros: AtomicU64,
-}
+pub(super) struct WriterCounters(Mutex<WriterStats>);
 
 impl WriterCounters {
-    pub(super) fn snapshot(&self) -> WriterStats {
-        WriterStats {
-            commits: self.commits.load(Relaxed),
-            jobs: self.jobs.load(Relaxed),
-            failures: self.failures.load(Relaxed),
-            commit_times: std::array::from_fn(|class| self.commit_times[class].load(Relaxed)),
-            commit_micros: self.commit_micros.load(Relaxed),
-        }
+    pub(super) fn lock(&self) -> MutexGuard<'_, WriterStats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn observe(&self, took: Duration) {
+impl WriterStats {
+    fn observe(&mut self, took: Duration) {
         let class = COMMIT_SECONDS.partition_point(|bound| *bound < took.as_secs_f64());
-        self.commit_times[class].fetch_add(1, Relaxed);
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.commit_micros.fetch_add(micros, Relaxed);
+        self.commit_times[class] += 1;
+        self.commit_micros += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     }
 }
 
@@ -408,16 +394,18 @@ impl WriterThread {
             if group.is_empty() {
                 continue;
             }
-            self.counters.commits.fetch_add(1, Relaxed);
-            self.counters.jobs.fetch_add(group.len() as u64, Relaxed);
+            let mut counters = self.counters.lock();
+            counters.commits += 1;
+            counters.jobs += group.len() as u64;
+            drop(counters);
             self.tx.now = self.clock.now();
             let began = Instant::now();
             let written = write_in_time(&mut self.tx, &mut group, &self.version, &self.jobs);
             let work = self.runtime.block_on(written);
-            self.counters.observe(began.elapsed());
-            if work.is_none() {
-                self.counters.failures.fetch_add(1, Relaxed);
-            }
+            let mut counters = self.counters.lock();
+            counters.observe(began.elapsed());
+            counters.failures += u64::from(work.is_none());
+            drop(counters);
             run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default()).min(most_runs);
             if self.tx.streams.len() > limits::STREAMS_CACHED {
                 self.tx.streams.clear();

@@ -1,6 +1,9 @@
 //! The writer under jobs that fail, panic, repeat themselves or lose their caller.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use futures_util::{FutureExt as _, future};
 use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
@@ -26,8 +29,10 @@ async fn seqs(store: &Store) -> Vec<Seq> {
     events.iter().map(|event| event.seq).collect()
 }
 
-/// The changes of a job that is to be rolled back: an append, a new stream, and a closed stream.
+/// The changes of a job that is to be rolled back: a row, an append, a new stream, and a closed
+/// stream.
 async fn write_changes_to_roll_back(tx: &mut WriteTx) -> Result<()> {
+    tx.settings().put("spoilt", "").await?;
     let other = StreamName::new("task", "spoilt");
     tx.streams().open(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
@@ -79,42 +84,52 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
 }
 
 #[tokio::test]
-async fn a_failed_or_panicked_job_rolls_back_only_itself() {
+async fn a_failed_or_panicked_job_rolls_back_only_itself_and_no_job_runs_twice() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
     let test = TestStore::open().await;
     let store = &test.store;
     append(store, &name(), vec![event("frame", "{}")]).await;
     let before = store.stats().commits;
     // Queued together, so that they share commits.
-    let jobs = (0..30).map(|n| async move {
-        match n % 3 {
-            0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
-            1 => {
-                let failed: Result<()> = store
-                    .write(job!(|tx| {
-                        write_changes_to_roll_back(tx).await?;
-                        Err(StoreError::NoStream)
-                    }))
-                    .await;
-                matches!(failed, Err(StoreError::NoStream))
-            }
-            _ => {
-                let panicked: Result<()> = store
-                    .write(job!(|tx| {
-                        write_changes_to_roll_back(tx).await?;
-                        panic!("a job that panics on purpose")
-                    }))
-                    .await;
-                matches!(panicked, Err(StoreError::Panicked))
-            }
+    let jobs = (0..50).map(|number: usize| async move {
+        let kind = number % 5;
+        if kind == 0 {
+            return store.append(name(), vec![event("frame", "{}")]).await.is_ok();
+        }
+        let done: Result<()> = store
+            .write(job!(|tx| {
+                RUNS.fetch_add(1, Relaxed);
+                tx.append(&name(), vec![event("frame", "{}")]).await?;
+                match kind {
+                    1 => return tx.settings().put(&number.to_string(), "").await,
+                    // It has written no row.
+                    2 => return Err(StoreError::NoStream),
+                    _ => write_changes_to_roll_back(tx).await?,
+                }
+                assert_eq!(kind, 3, "a job that panics on purpose");
+                Err(StoreError::NoStream)
+            }))
+            .await;
+        match kind {
+            1 => done.is_ok(),
+            4 => matches!(done, Err(StoreError::Panicked)),
+            _ => matches!(done, Err(StoreError::NoStream)),
         }
     });
     let outcomes = future::join_all(jobs).await;
     assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
+    assert_eq!(RUNS.load(Relaxed), 40);
     let commits = store.stats().commits - before;
-    assert!(commits < 30, "the jobs shared commits: {commits}");
-    assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
+    assert!(commits < 50, "the jobs shared commits: {commits}");
+    assert_eq!(store.stats().failures, 0, "the failure of a job does not count as a failed commit");
+    assert_eq!(seqs(store).await, (1..=21).collect::<Vec<_>>());
+    for number in 0..50 {
+        let row = store.settings().get(&number.to_string()).await.unwrap();
+        assert_eq!(row.is_some(), number % 5 == 1, "{number}");
+    }
     let spoilt = store.streams().view(&StreamName::new("task", "spoilt")).await.unwrap();
     assert_eq!(spoilt, None);
+    assert_eq!(store.settings().get("spoilt").await.unwrap(), None);
 }
 
 #[tokio::test]

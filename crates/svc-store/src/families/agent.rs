@@ -13,8 +13,8 @@ use crate::{
     AgentRow, PageSize, Result, RowPage, StoreError, boxed,
     read_query::read_page,
     statement::{
-        change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one, pool_page,
-        read_one, row_of, rows_of, select_fields, select_one, select_value,
+        StoredRow, change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one,
+        pool_page, read_one, row_of, rows_of, select_fields, select_one, select_value,
     },
 };
 
@@ -50,11 +50,7 @@ impl TryFrom<RawAgent> for AgentRow {
     type Error = StoreError;
 
     fn try_from(raw: RawAgent) -> Result<Self> {
-        let bad = |why: &str| StoreError::BadRow {
-            table: "agent",
-            id: raw.agent_id.clone(),
-            why: why.to_owned(),
-        };
+        let bad = |why| StoredRow { table: "agent", id: &raw.agent_id }.bad(why);
         let code = |code: Option<i64>| {
             code.map(i32::try_from).transpose().map_err(|_| bad("a code is no 32-bit number"))
         };
@@ -407,10 +403,7 @@ impl AgentReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<AgentRow>> {
         let limit = size.limit();
-        let (at, id) = match before {
-            Some((at, id)) => (Some(*at), Some(id.as_str())),
-            None => (None, None),
-        };
+        let (at, id) = before.map(|(at, id)| (*at, id.as_str())).unzip();
         let rows = agents!(pool_page, self.store,
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
@@ -440,20 +433,21 @@ impl AgentReads<'_> {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{
-        GhapId, RunId, SessionFilter, StreamName, StreamVisibility, Task, TaskReport, TaskStatus,
-        journal::{Domain, Ghap, GhapDraft, SessionSource, Strategy},
-        limits,
-    };
+    use svc_model::{RunId, SessionFilter, StreamName, StreamVisibility, limits};
 
     use super::*;
     use crate::{
-        AssignmentRow, AssignmentState, FeedScope, SessionStart, Store, WriteTx,
-        testing::{TestStore, append, event},
+        AssignmentRow, AssignmentState, FeedScope, Store, WriteTx,
+        testing::{
+            TestStore, append, event,
+            journal::{active, session},
+            task,
+        },
     };
 
     const AT: Timestamp = Timestamp::from_millis(1_000);
     const KEY: &str = "agent:x:kid";
+    const OWNER: &str = "session:agent:x:kid";
 
     fn child() -> AgentRow {
         AgentRow {
@@ -485,56 +479,14 @@ mod tests {
         }
     }
 
-    fn task_of(row: &AgentRow) -> Task {
-        Task {
-            task_id: row.task_id.clone().unwrap(),
-            title: None,
-            agent: None,
-            prompt: None,
-            from: None,
-            metadata: None,
-            status: TaskStatus::Active,
-            report: TaskReport::default(),
-            reason: None,
-            result: None,
-            cancel_requested_at: None,
-            created_at: AT,
-            updated_at: AT,
-            closed_at: None,
-            last_id: 0,
-        }
-    }
-
-    fn record() -> Ghap {
-        let draft = GhapDraft {
-            domain: Domain::Debugging,
-            strategy: Strategy::ReadTheError,
-            goal: "g".to_owned(),
-            hypothesis: String::new(),
-            action: String::new(),
-            prediction: String::new(),
-            probability: None,
-        };
-        Ghap::begin(GhapId::from("ghap_1".to_owned()), "wrote".to_owned(), None, draft, AT)
-    }
-
-    fn of_session(id: &str) -> SessionStart {
-        SessionStart {
-            session_id: id.to_owned(),
-            project: None,
-            client: None,
-            source: SessionSource::Startup,
-            created_by: format!("session:{KEY}"),
-        }
-    }
-
     async fn begin(tx: &mut WriteTx, row: &AgentRow) -> Result<()> {
         let visibility = StreamVisibility::for_daemon();
         let stream = tx.streams().open(&StreamName::new("agent", "ag_1"), &visibility).await?;
         tx.agents().insert(row, stream.id, None, &AnswerKey::from_text("k".to_owned())).await?;
         tx.agents().update(row).await?;
         let stream = tx.streams().open(&StreamName::new("task", "task_1"), &visibility).await?;
-        tx.tasks().insert(&task_of(row), &row.owned, stream.id, None).await?;
+        let task = task(TaskId::from("task_1".to_owned()), AT);
+        tx.tasks().insert(&task, &row.owned, stream.id, None).await?;
         let work = AssignmentRow {
             task_id: row.task_id.clone(),
             removes_peer: true,
@@ -542,10 +494,10 @@ mod tests {
         };
         tx.assignments().insert(&work).await?;
         for id in ["wrote", "read"] {
-            tx.sessions().begin(&of_session(id)).await?;
+            tx.sessions().begin(&session(id, OWNER)).await?;
             tx.tool_counts().count_tool(id, "", "Bash", AT).await?;
         }
-        tx.ghaps().insert(&record()).await
+        tx.ghaps().insert(&active(1, "wrote", "g", AT)).await
     }
 
     async fn end_work(tx: &mut WriteTx) -> Result<()> {
@@ -632,7 +584,7 @@ mod tests {
 
         // A name that is used again is another stream's, and its session another one.
         let again: Result<()> =
-            store.write(job!(|tx| tx.sessions().begin(&of_session("wrote")).await)).await;
+            store.write(job!(|tx| tx.sessions().begin(&session("wrote", OWNER)).await)).await;
         again.unwrap();
         assert!(store.sessions().get("wrote").await.unwrap().is_some());
         let name = StreamName::new("session", "wrote");

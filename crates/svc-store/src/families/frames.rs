@@ -13,7 +13,7 @@ use svc_wire::sse::{self, EventParts};
 use tokio::sync::mpsc;
 
 use super::FrameReads;
-use crate::{FeedScope, FramePage, Result, read_query::FrameSource};
+use crate::{FeedScope, FramePage, Result, read_query::Readers};
 
 macro_rules! stream_rows {
     () => {
@@ -53,10 +53,10 @@ impl FrameReads<'_> {
         pages: mpsc::Sender<FramePage>,
     ) -> Result<()> {
         let name = name.clone();
-        let readers = match &self.store.frame_source {
-            FrameSource::Sqlite(readers) => readers,
+        let readers = match &self.store.readers {
+            Readers::Sqlite(file) => &file.frames,
             #[cfg(feature = "postgres")]
-            FrameSource::Postgres(readers) => {
+            Readers::Postgres(readers) => {
                 let read = server::of_stream(readers, stream, &name, after, framing, pages);
                 return Box::pin(read).await;
             }
@@ -95,10 +95,10 @@ impl FrameReads<'_> {
             return Ok(None);
         }
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
-        let readers = match &self.store.frame_source {
-            FrameSource::Sqlite(readers) => readers,
+        let readers = match &self.store.readers {
+            Readers::Sqlite(file) => &file.frames,
             #[cfg(feature = "postgres")]
-            FrameSource::Postgres(readers) => {
+            Readers::Postgres(readers) => {
                 let page = Box::pin(server::of_feed(readers, scope, after, until, head)).await?;
                 return Ok(Some(FramePage { more: page.cursor < head, ..page.finish() }));
             }
@@ -200,7 +200,7 @@ mod server {
     use super::*;
     use crate::{
         StoreError,
-        columns::Parameter,
+        columns::{Parameter, Single},
         postgres::{PgReaders, event_parts},
         statement::bind,
     };
@@ -332,7 +332,8 @@ mod server {
         }
         if !page.is_full {
             // The whole window was read. If it ends in a gap, the cursor skips the gap.
-            let next: Option<i64> = readers.value(NEXT_POSITION, bind!(until)).await?;
+            let next = readers.one::<Single<Option<i64>>>(NEXT_POSITION, bind!(until)).await?;
+            let next = next.and_then(|row| row.0);
             page.cursor = next.map_or(head, |next| (next - 1).min(head));
         }
         Ok(page)
@@ -548,7 +549,7 @@ mod tests {
         let (sender, mut pages) = mpsc::channel(2);
         store.frames().of_stream(1, &name, 0, Framing::Data, sender.clone()).await.unwrap();
         assert!(pages.try_recv().is_ok());
-        let FrameSource::Sqlite(readers) = &store.frame_source else { panic!("a file") };
+        let readers = &store.readers.file().unwrap().frames;
         readers.close().await;
         let after = store.frames().of_stream(1, &name, 0, Framing::Data, sender).await;
         assert!(matches!(after, Err(StoreError::Stopped)), "{after:?}");

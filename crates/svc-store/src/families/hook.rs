@@ -324,7 +324,7 @@ mod tests {
         let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
         (
             ghap.map_or(-1, |ghap| ghap.confirmed_again),
-            rows.fetch_one(at.store.readers.file().unwrap()).await.unwrap(),
+            rows.fetch_one(&at.store.readers.file().unwrap().pool).await.unwrap(),
         )
     }
 

@@ -14,8 +14,8 @@ use crate::{
     columns::non_empty,
     read_query::{ReaderConnection, read_page},
     statement::{
-        change, changed, direct_row, pool_all, pool_one, pool_page, pool_values, row_of, rows_of,
-        select_one, select_values,
+        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, pool_values, row_of,
+        rows_of, select_one, select_values,
     },
 };
 
@@ -79,11 +79,7 @@ impl TryFrom<RawGhap> for Ghap {
 /// How a record ended. A resolved record must have a tier and a time; an active one must have
 /// neither.
 fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>> {
-    let bad = |why: &str| StoreError::BadRow {
-        table: "ghap",
-        id: raw.ghap_id.clone(),
-        why: why.to_owned(),
-    };
+    let bad = |why| StoredRow { table: "ghap", id: &raw.ghap_id }.bad(why);
     if raw.status == GhapStatus::Active {
         let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
         return if is_clean { Ok(None) } else { Err(bad("it is active and has ended")) };
@@ -233,10 +229,9 @@ impl GhapReads<'_> {
 
     #[boxed]
     pub async fn get(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
-        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         row_of(ghaps!(pool_one, self.store,
             "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
-            id, key, project))
+            id, reader.key(), reader.project()))
     }
 
     /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at

@@ -108,6 +108,7 @@ impl MachineWrites<'_> {
     }
 }
 
+direct_row!(Machine { machine_id, name });
 direct_row!(DaemonView {
     daemon_id,
     name,
@@ -135,11 +136,11 @@ impl MachineReads<'_> {
 
     #[boxed]
     pub async fn all(&self) -> Result<Vec<Machine>> {
-        let rows = select_fields!(pool_all, self.store, { machine_id: MachineId, name: String },
-            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#);
-        let machines =
-            rows.into_iter().map(|row| Machine { machine_id: row.machine_id, name: row.name });
-        Ok(machines.collect())
+        Ok(pool_all!(
+            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#,
+            Machine,
+            self.store
+        ))
     }
 
     /// Other machines without a daemon that holds its lease.

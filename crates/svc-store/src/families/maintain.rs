@@ -10,9 +10,9 @@ use futures_util::{TryStreamExt as _, future::BoxFuture};
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
-use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites, streams::RETIRED};
+use super::{Sweeps, Upkeep, UpkeepWrites, streams::RETIRED};
 use crate::{
-    Result, ServerReport, SizeSample, StoreSize, TrimOutcome, boxed,
+    Result, ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome, boxed,
     columns::to_json,
     read_query::Readers,
     sqlite::file::{SHRINK, writer_options},
@@ -76,18 +76,21 @@ impl Upkeep<'_> {
     #[boxed]
     pub async fn merge_indexes(&self) -> Result<bool> {
         // On PostgreSQL, search reads plain tables, which need no merge.
-        let Some(pool) = self.store.readers.file() else { return Ok(true) };
+        let Some(file) = self.store.readers.file() else { return Ok(true) };
         let mut is_done = true;
         for index in TEXT_INDEXES {
             let mut rounds = 0..limits::INDEX_MERGES;
-            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(pool).await?
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&file.pool).await?
                 >= limits::INDEX_SEGMENTS
             {
                 if rounds.next().is_none() {
                     is_done = false;
                     break;
                 }
-                self.store.write(job!(|tx| tx.upkeep().merge(index.merge).await)).await?;
+                let pages = limits::INDEX_MERGE_PAGES;
+                self.store
+                    .write(job!(|tx| tx.direct.change(index.merge, bind!(pages)).await))
+                    .await?;
             }
         }
         Ok(is_done)
@@ -95,13 +98,13 @@ impl Upkeep<'_> {
 
     #[boxed]
     pub async fn size(&self) -> Result<StoreSize> {
-        let pool = match &self.store.readers {
-            Readers::Sqlite(pool) => pool,
+        let file = match &self.store.readers {
+            Readers::Sqlite(file) => file,
             #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => return readers.size().await,
         };
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
-            .fetch_one(pool)
+            .fetch_one(&file.pool)
             .await?;
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.store.path().as_os_str().to_owned();
@@ -121,8 +124,8 @@ impl Upkeep<'_> {
 
     #[boxed]
     pub async fn used_bytes(&self) -> Result<u64> {
-        let Some(pool) = self.store.readers.file() else { return Ok(self.size().await?.database) };
-        let mut conn = pool.acquire().await?;
+        let Some(file) = self.store.readers.file() else { return Ok(self.size().await?.database) };
+        let mut conn = file.pool.acquire().await?;
         let mut read = async |pragma: &'static str| {
             sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
         };
@@ -151,8 +154,8 @@ impl Upkeep<'_> {
     /// connection has a copy of the schema, its statements, and what it read.
     #[boxed]
     pub async fn release_memory(&self) -> Result<()> {
-        for readers in [&self.store.readers, &self.store.page_readers] {
-            let Some(pool) = readers.file() else { return Ok(()) };
+        let Some(file) = self.store.readers.file() else { return Ok(()) };
+        for pool in [&file.pool, &file.pages] {
             // Takes all connections before it returns any: the pool would hand out a returned one
             // again.
             let mut idle = Vec::new();
@@ -166,9 +169,10 @@ impl Upkeep<'_> {
                 sqlx::query(SHRINK).execute(&mut **conn).await?;
             }
         }
-        self.store.frame_source.release_memory()?;
-        self.store.row_readers.release_memory()?;
-        self.store.write(job!(|tx| tx.upkeep().release_memory().await)).await
+        file.frames.release_memory()?;
+        file.few_rows.release_memory()?;
+        self.store.write(job!(|tx| tx.direct.change(SHRINK, &[]).await)).await?;
+        Ok(())
     }
 
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
@@ -204,9 +208,15 @@ impl Upkeep<'_> {
             return Ok(TrimOutcome { removed: 0, more: false });
         };
         let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
-        let removed =
-            self.store.write(job!(|tx| tx.upkeep().remove_events(&positions, last).await)).await;
-        removed.map(|removed| TrimOutcome { removed, more })
+        let removed = self.store.write(job!(|tx| {
+            let removed = change!(tx,
+                "delete from event where position in (select value from json_each(?))"; positions);
+            change!(tx,
+                "insert into meta (name, value) values ('trimmed', ?1)
+            on conflict (name) do update set value = max(value, ?1)"; last);
+            Ok::<_, StoreError>(removed)
+        }));
+        Ok(TrimOutcome { removed: removed.await?, more })
     }
 
     /// Removes the events of the streams that have lost their names, and then these streams, in
@@ -221,16 +231,19 @@ impl Upkeep<'_> {
         let mut removed = 0;
         for stream in self.retired().await? {
             while let Some(until) = self.end_of_step(stream).await? {
-                let step = self
-                    .store
-                    .write(job!(|tx| tx.upkeep().remove_first_events(stream, until).await))
-                    .await?;
+                let step = self.store.write(job!(|tx| Ok::<_, StoreError>(change!(tx,
+                    "delete from event where stream_id = ?1 and seq <= ?2 and position < (select max(position) from event)";
+                    stream, until))));
+                let step = step.await?;
                 removed += step;
                 if step == 0 {
                     break;
                 }
             }
-            self.store.write(job!(|tx| tx.upkeep().remove_empty_stream(stream).await)).await?;
+            let end = self.store.write(job!(|tx| Ok::<_, StoreError>(change!(tx,
+                "delete from stream where id = ?1 and not exists (select 1 from event where stream_id = ?1)";
+                stream))));
+            end.await?;
         }
         Ok(removed)
     }
@@ -314,11 +327,6 @@ impl UpkeepWrites<'_> {
         Ok(u64::try_from(used).unwrap_or(0))
     }
 
-    async fn release_memory(&mut self) -> Result<()> {
-        self.tx.direct.change(SHRINK, &[]).await?;
-        Ok(())
-    }
-
     /// Stores a measurement, and removes those before `oldest` and those of a clock that was ahead.
     #[boxed]
     pub async fn note_size(&mut self, sample: SizeSample, oldest: Timestamp) -> Result<()> {
@@ -328,40 +336,24 @@ impl UpkeepWrites<'_> {
             "insert into store_size (at, used_bytes) values (?1, ?2)"; sample.at, used);
         Ok(())
     }
-
-    async fn merge(&mut self, statement: &'static str) -> Result<()> {
-        self.tx.direct.change(statement, bind!(limits::INDEX_MERGE_PAGES)).await?;
-        Ok(())
-    }
-
-    async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64> {
-        let removed = change!(self.tx,
-            "delete from event where position in (select value from json_each(?))"; positions);
-        change!(self.tx,
-            "insert into meta (name, value) values ('trimmed', ?1)
-            on conflict (name) do update set value = max(value, ?1)"; last);
-        Ok(removed)
-    }
-
-    async fn remove_first_events(&mut self, stream: i64, until: i64) -> Result<u64> {
-        Ok(change!(self.tx,
-            "delete from event where stream_id = ?1 and seq <= ?2 and position < (select max(position) from event)";
-            stream, until))
-    }
-
-    async fn remove_empty_stream(&mut self, stream: i64) -> Result<()> {
-        change!(self.tx,
-            "delete from stream where id = ?1 and not exists (select 1 from event where stream_id = ?1)";
-            stream);
-        Ok(())
-    }
 }
 
 impl Sweeps<'_> {
     /// Removes ids of hook events older than `before`; returns the number of rows.
     #[boxed]
     pub async fn forget_hooks(&self, before: Timestamp) -> Result<u64> {
-        self.in_jobs(job!(|tx| tx.sweeps().forget_some_hooks(before).await)).await
+        self.in_jobs(job!(|tx| {
+            let seen = change!(tx,
+                "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)";
+                before, limits::SWEPT_ROWS_PER_JOB);
+            let left =
+                i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
+            let lost = change!(tx,
+                "delete from hook_lost where hook_id in (select hook_id from hook_lost where at < ? limit ?)";
+                before, left);
+            Ok(seen + lost)
+        }))
+        .await
     }
 
     /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
@@ -374,10 +366,14 @@ impl Sweeps<'_> {
                 return Ok(removed);
             }
             let sessions = to_json(&sessions);
-            removed += self
-                .store
-                .write(job!(|tx| tx.sweeps().forget_some_seen(&sessions, before).await))
-                .await?;
+            // Only of those that are still silent.
+            let forgotten = self.store.write(job!(|tx| Ok::<_, StoreError>(change!(tx,
+                "delete from seen where (session_id, kind, item, version) in (
+                select seen.session_id, kind, item, version
+                from session join seen using (session_id)
+                where session.session_id in (select value from json_each(?)) and last_seen_at < ? limit ?
+            )"; sessions, before, limits::SWEPT_ROWS_PER_JOB))));
+            removed += forgotten.await?;
         }
     }
 
@@ -386,17 +382,23 @@ impl Sweeps<'_> {
     #[boxed]
     pub async fn close_idle_mcp_sessions(&self, before: Timestamp) -> Result<u64> {
         // Sessions first: a session that is used again meanwhile keeps its subscriptions.
-        let closed =
-            self.in_jobs(job!(|tx| tx.sweeps().close_some_idle_mcp_sessions(before).await)).await?;
+        let closed = self.in_jobs(job!(|tx| Ok(change!(tx,
+            "update mcp_session set closed_at = ? where session_id in (
+                select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
+            )"; tx.now, before, limits::SWEPT_ROWS_PER_JOB))));
+        let closed = closed.await?;
         loop {
             let sessions = self.closed_mcp_sessions_with_subscriptions().await?;
             if sessions.is_empty() {
                 return Ok(closed);
             }
             let sessions = to_json(&sessions);
-            self.store
-                .write(job!(|tx| tx.sweeps().delete_some_mcp_subscriptions(&sessions).await))
-                .await?;
+            let deleted = self.store.write(job!(|tx| Ok::<_, StoreError>(change!(tx,
+                "delete from mcp_subscription where (session_id, uri) in (
+                select session_id, uri from mcp_subscription
+                where session_id in (select value from json_each(?)) limit ?
+            )"; sessions, limits::SWEPT_ROWS_PER_JOB))));
+            deleted.await?;
         }
     }
 
@@ -429,44 +431,6 @@ impl Sweeps<'_> {
     }
 }
 
-impl SweepWrites<'_> {
-    async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64> {
-        let seen = change!(self.tx,
-            "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)";
-            before, limits::SWEPT_ROWS_PER_JOB);
-        let left = i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
-        let lost = change!(self.tx,
-            "delete from hook_lost where hook_id in (select hook_id from hook_lost where at < ? limit ?)";
-            before, left);
-        Ok(seen + lost)
-    }
-
-    /// Removes `seen` rows of those of `sessions` (a JSON list) that are still silent.
-    async fn forget_some_seen(&mut self, sessions: &str, before: Timestamp) -> Result<u64> {
-        Ok(change!(self.tx,
-            "delete from seen where (session_id, kind, item, version) in (
-                select seen.session_id, kind, item, version
-                from session join seen using (session_id)
-                where session.session_id in (select value from json_each(?)) and last_seen_at < ? limit ?
-            )"; sessions, before, limits::SWEPT_ROWS_PER_JOB))
-    }
-
-    async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64> {
-        Ok(change!(self.tx,
-            "update mcp_session set closed_at = ? where session_id in (
-                select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
-            )"; self.tx.now, before, limits::SWEPT_ROWS_PER_JOB))
-    }
-
-    async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64> {
-        Ok(change!(self.tx,
-            "delete from mcp_subscription where (session_id, uri) in (
-                select session_id, uri from mcp_subscription
-                where session_id in (select value from json_each(?)) limit ?
-            )"; sessions, limits::SWEPT_ROWS_PER_JOB))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use svc_model::Reader;
@@ -496,7 +460,7 @@ mod tests {
         };
         let pieces = async |index: &TextIndex| -> i64 {
             sqlx::query_scalar(index.pieces)
-                .fetch_one(at.store.readers.file().unwrap())
+                .fetch_one(&at.store.readers.file().unwrap().pool)
                 .await
                 .unwrap()
         };
@@ -514,7 +478,7 @@ mod tests {
     const BEFORE: Timestamp = Timestamp::from_millis(500);
 
     async fn count(test: &TestStore, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(test.store.readers.file().unwrap()).await.unwrap()
+        sqlx::query_scalar(sql).fetch_one(&test.store.readers.file().unwrap().pool).await.unwrap()
     }
 
     /// Runs a sweep; returns the number of jobs and the sweep's result.

@@ -104,17 +104,16 @@ impl MemoryWrites<'_> {
         reader: &Reader,
         id: &MemoryId,
     ) -> Result<Option<(String, bool)>> {
-        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let row = select_fields!(select_one, self.tx, { session_id: String, is_readable: bool },
             r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), false) as "is_readable!: bool"
-            from memory m where m.memory_id = ?1"#; id, key, project);
+            from memory m where m.memory_id = ?1"#;
+            id.as_str(), reader.key(), reader.project());
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
     #[boxed]
     pub async fn delete(&mut self, id: &MemoryId) -> Result<bool> {
-        let id = id.as_str();
-        let done = change!(self.tx, "delete from memory where memory_id = ?"; id);
+        let done = change!(self.tx, "delete from memory where memory_id = ?"; id.as_str());
         Ok(done > 0)
     }
 }

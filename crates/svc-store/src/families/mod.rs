@@ -130,5 +130,5 @@ families! {
     /// Maintenance and size of the file. See `maintain.rs`.
     upkeep: Upkeep, UpkeepWrites;
     /// Removal of expired rows. See `maintain.rs`.
-    sweeps: Sweeps, SweepWrites;
+    sweeps: Sweeps, _;
 }

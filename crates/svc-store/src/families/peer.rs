@@ -1,7 +1,5 @@
 //! Peers: who takes part, and whether somebody is here.
 
-use std::collections::BTreeMap;
-
 use svc_model::{
     MachineId, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence,
     Timestamp, backend_names, is_agent_key,
@@ -10,12 +8,12 @@ use svc_model::{
 use super::{PeerReads, PeerWrites};
 use crate::{
     PageSize, PeerRow, Result, RowPage, StoreError, boxed,
-    columns::to_json,
+    columns::{non_empty, to_json},
     read_query::read_page,
     statement::{
-        change, changed, direct_row, find_value, pool_all, pool_find_value, pool_page, pool_value,
-        read_all, read_one, row_of, rows_of, select_all, select_fields, select_one, select_value,
-        select_values,
+        StoredRow, change, changed, direct_row, find_value, pool_all, pool_find_value, pool_page,
+        pool_value, read_all, read_one, row_of, rows_of, select_all, select_fields, select_one,
+        select_value, select_values,
     },
 };
 
@@ -49,29 +47,18 @@ impl TryFrom<RawPeer> for PeerRow {
     type Error = StoreError;
 
     fn try_from(raw: RawPeer) -> Result<Self> {
-        let bad = |why: String| StoreError::BadRow { table: "peer", id: raw.peer_id.clone(), why };
-        let metadata: Option<BTreeMap<String, String>> = raw
-            .metadata
-            .as_deref()
-            .map(serde_json::from_str)
-            .transpose()
-            .map_err(|error| bad(format!("metadata: {error}")))?;
-        let pid =
-            raw.pid.map(u32::try_from).transpose().map_err(|error| bad(format!("pid: {error}")))?;
-        let waiting_for = raw
-            .waiting_for
-            .as_deref()
-            .map(serde_json::from_str)
-            .transpose()
-            .map_err(|error| bad(format!("waiting_for: {error}")))?;
-        let open_calls = serde_json::from_str(&raw.open_calls)
-            .map_err(|error| bad(format!("open_calls: {error}")))?;
-        let given = |text: String| (!text.is_empty()).then_some(text);
+        let row = StoredRow { table: "peer", id: &raw.peer_id };
+        let metadata = raw.metadata.as_deref();
+        let metadata = metadata.map(|text| row.json("metadata", text)).transpose()?;
+        let pid = raw.pid.map(|pid| row.number("pid", pid)).transpose()?;
+        let waiting_for = raw.waiting_for.as_deref();
+        let waiting_for = waiting_for.map(|text| row.json("waiting_for", text)).transpose()?;
+        let open_calls = row.json("open_calls", &raw.open_calls)?;
         Ok(Self {
             peer: Peer {
                 peer_id: PeerId::from(raw.peer_id),
                 display_name: raw.display_name,
-                path: given(raw.path),
+                path: non_empty(raw.path),
                 backend: raw.backend,
                 circle: raw.circle,
                 role: raw.role,
@@ -79,9 +66,9 @@ impl TryFrom<RawPeer> for PeerRow {
                 evidence: raw.evidence,
                 since: raw.since,
                 waiting_for,
-                session_id: given(raw.session_id),
+                session_id: non_empty(raw.session_id),
                 agent: raw.owner.clone().filter(|owner| is_agent_key(owner)),
-                tmux_pane: given(raw.tmux_pane),
+                tmux_pane: non_empty(raw.tmux_pane),
                 pid,
                 machine: None,
                 metadata,
@@ -89,9 +76,9 @@ impl TryFrom<RawPeer> for PeerRow {
                 last_seen: raw.last_seen,
             },
             owner: raw.owner,
-            project: given(raw.project),
+            project: non_empty(raw.project),
             process_started: raw.process_started,
-            machine_id: given(raw.machine_id).map(MachineId::from),
+            machine_id: non_empty(raw.machine_id).map(MachineId::from),
             open_calls,
         })
     }
@@ -369,11 +356,13 @@ impl PeerReads<'_> {
             order by last_seen desc, peer_id desc limit 1"; pid, self.store.machine_id()))
     }
 
-    /// Peers with exactly this name, in list order, at most `limit`.
+    /// Peers with exactly this name, by status, of each status the latest registered first, at most
+    /// `limit`. The statuses are named, so that an index finds the name.
     #[boxed]
     pub async fn named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
         rows_of(peers!(pool_all, self.store,
-            "where display_name = ? order by status_rank, display_name, peer_id limit ?";
+            "where status_rank in (0, 1, 2, 3, 4, 5) and display_name = ?
+            order by status_rank, registered_at desc, peer_id desc limit ?";
             name, limit))
     }
 

@@ -11,8 +11,8 @@ use crate::{
     columns::{from_json, to_json},
     read_query::read_page,
     statement::{
-        change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_all,
-        select_one,
+        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of,
+        select_all, select_one,
     },
 };
 
@@ -42,12 +42,8 @@ impl TryFrom<RawRequest> for RequestRow {
     type Error = StoreError;
 
     fn try_from(raw: RawRequest) -> Result<Self> {
-        let options: Vec<RequestOption> =
-            serde_json::from_str(&raw.options).map_err(|error| StoreError::BadRow {
-                table: "request",
-                id: raw.request_id.clone(),
-                why: format!("options: {error}"),
-            })?;
+        let row = StoredRow { table: "request", id: &raw.request_id };
+        let options = row.json("options", &raw.options)?;
         let json = |text: &Option<String>| text.as_deref().map(from_json).transpose();
         let noted: Option<RequestAnswerRow> =
             raw.answering.as_deref().map(from_json).transpose()?;
@@ -112,15 +108,13 @@ macro_rules! requests {
 impl RequestWrites<'_> {
     #[boxed]
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
-        let id = id.as_str();
-        row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id))
+        row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id.as_str()))
     }
 
     #[boxed]
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>> {
-        let id = agent.as_str();
         rows_of(requests!(select_all, self.tx,
-            "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; id))
+            "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; agent))
     }
 
     #[boxed]
@@ -186,9 +180,9 @@ impl RequestWrites<'_> {
     /// Clears the answer of an open request, because its client was not given it.
     #[boxed]
     pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<()> {
-        let key = id.as_str();
         change!(self.tx,
-            "update request set answering = null where request_id = ? and closed_at is null"; key);
+            "update request set answering = null where request_id = ? and closed_at is null";
+            id.as_str());
         Ok(())
     }
 
@@ -209,10 +203,9 @@ impl RequestWrites<'_> {
     /// Takes the options from an open request: nobody can answer it here any more.
     #[boxed]
     pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool> {
-        let key = id.as_str();
         let done = change!(self.tx,
             "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'";
-            key);
+            id.as_str());
         Ok(done > 0)
     }
 
@@ -241,8 +234,7 @@ impl RequestWrites<'_> {
 impl RequestReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
-        let id = id.as_str();
-        row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id))
+        row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id.as_str()))
     }
 
     /// Requests, the latest first, before the cursor `before`.
@@ -255,10 +247,7 @@ impl RequestReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<RequestRow>> {
         let limit = size.limit();
-        let (at, id) = match before {
-            Some((at, id)) => (Some(*at), Some(id.as_str())),
-            None => (None, None),
-        };
+        let (at, id) = before.map(|(at, id)| (*at, id.as_str())).unzip();
         let rows = requests!(pool_page, self.store,
             "where (?1 is null or r.project <> '' and r.project = ?2 or r.created_by = ?3 or r.session_key = ?1)
                 and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))

@@ -16,37 +16,19 @@ use crate::{
     },
 };
 
-direct_row! {
-    struct RawSession {
-        session_id: String,
-        project: String,
-        client: Option<String>,
-        source: SessionSource,
-        started_at: Timestamp,
-        last_seen_at: Timestamp,
-        ended_at: Option<Timestamp>,
-        end_reason: Option<String>,
-        tool_calls: i64,
-        tool_count: i64,
-    }
-}
-
-impl From<RawSession> for Session {
-    fn from(raw: RawSession) -> Self {
-        Self {
-            session_id: raw.session_id,
-            project: non_empty(raw.project),
-            client: raw.client,
-            source: raw.source,
-            started_at: raw.started_at,
-            last_seen_at: raw.last_seen_at,
-            ended_at: raw.ended_at,
-            end_reason: raw.end_reason,
-            tool_calls: raw.tool_calls,
-            tool_count: raw.tool_count,
-        }
-    }
-}
+direct_row!(Session {
+    session_id,
+    project: non_empty,
+    client,
+    source,
+    started_at,
+    last_seen_at,
+    ended_at,
+    end_reason,
+    tool_calls,
+    tool_count,
+});
+direct_row!(ToolUse { tool_name, agent_id: non_empty, count, last_at });
 
 direct_row! {
     struct RawOwner {
@@ -76,7 +58,7 @@ macro_rules! sessions {
                 coalesce(c.total, 0) as "tool_calls!: i64", coalesce(c.since, 0) as "tool_count!: i64"
             from session s
             left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "#,
-            RawSession,
+            Session,
             $($rest)*
         )
     };
@@ -121,8 +103,7 @@ impl SessionWrites<'_> {
     #[boxed]
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(select_one, self.tx,
-            "where s.session_id = ? and s.created_by <> 'removed'"; session_id)
-        .map(Session::from))
+            "where s.session_id = ? and s.created_by <> 'removed'"; session_id))
     }
 
     #[boxed]
@@ -247,8 +228,7 @@ impl SessionReads<'_> {
     #[boxed]
     pub async fn get(&self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(read_one, self.store,
-            "where s.session_id = ? and s.created_by <> 'removed'"; session_id)
-        .map(Session::from))
+            "where s.session_id = ? and s.created_by <> 'removed'"; session_id))
     }
 
     #[boxed]
@@ -305,7 +285,7 @@ impl SessionReads<'_> {
         } else {
             page!("where true ")
         };
-        read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
+        read_page(rows, size, Ok, |session| session).await
     }
 
     /// Sessions that the reader may read and whose ids begin with `prefix`, open ones first, at
@@ -317,12 +297,11 @@ impl SessionReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Session>> {
-        let raw = sessions!(pool_all, self.store,
+        Ok(sessions!(pool_all, self.store,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
                 and (?3 is null or s.project = ?4 or s.reader_key = ?3) and s.created_by <> 'removed'
             order by s.ended_at is not null, s.last_seen_at desc limit ?2";
-            prefix, limit, reader.key(), reader.project());
-        Ok(raw.into_iter().map(Session::from).collect())
+            prefix, limit, reader.key(), reader.project()))
     }
 }
 
@@ -398,19 +377,10 @@ impl ToolCountReads<'_> {
     /// How often each tool was called in a session, by sub-agent, the most called first.
     #[boxed]
     pub async fn uses(&self, session_id: &str) -> Result<Vec<ToolUse>> {
-        let rows = select_fields!(pool_all, self.store,
-            { tool_name: String, agent_id: String, count: i64, last_at: Timestamp },
+        Ok(pool_all!(
             r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
-            where session_id = ? order by agent_id, count desc, tool_name"#; session_id);
-        Ok(rows
-            .into_iter()
-            .map(|row| ToolUse {
-                tool_name: row.tool_name,
-                agent_id: non_empty(row.agent_id),
-                count: row.count,
-                last_at: row.last_at,
-            })
-            .collect())
+            where session_id = ? order by agent_id, count desc, tool_name"#,
+            ToolUse, self.store; session_id))
     }
 }
 

@@ -12,6 +12,7 @@ use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Time
 use super::{EventReads, StreamReads, StreamWrites};
 use crate::{
     FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed,
+    bus::StreamChange,
     columns::{VisibilityColumns, to_json, visibility_of},
     read_query::read_page,
     statement::{
@@ -30,7 +31,6 @@ impl StreamWrites<'_> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
         }
-        let text = name.as_str();
         let row = select_fields!(select_one, self.tx,
             {
                 id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
@@ -38,7 +38,7 @@ impl StreamWrites<'_> {
             },
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#; text);
+            from stream where name = ?"#; name.as_str());
         let state = row.map(|row| StreamState {
             id: row.id,
             head: row.head,
@@ -87,7 +87,7 @@ impl StreamWrites<'_> {
         changed(done, "stream", text)?;
         let after = StreamState { closed: true, ..before.clone() };
         self.tx.put_state(name.shared(), before, after);
-        self.tx.closing.push(name.shared());
+        self.tx.changes.push((name.shared(), StreamChange::Closed));
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl StreamWrites<'_> {
         changed(done, "stream", name.as_str())?;
         self.tx.undo.push(Undo::Restore(name.shared(), before));
         self.tx.streams.remove(name.as_str());
-        self.tx.retired.push(name.shared());
+        self.tx.changes.push((name.shared(), StreamChange::Retired));
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl StreamWrites<'_> {
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.tx.undo.push(Undo::Restore(name.shared(), before));
         self.tx.streams.insert(name.shared(), after);
-        self.tx.visibility_changed.push(name.shared());
+        self.tx.changes.push((name.shared(), StreamChange::Readers));
         Ok(())
     }
 }
@@ -175,7 +175,6 @@ impl StreamWrites<'_> {
 impl StreamReads<'_> {
     #[boxed]
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>> {
-        let text = name.as_str();
         let row = select_fields!(pool_one, self.store,
             {
                 id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
@@ -184,7 +183,7 @@ impl StreamReads<'_> {
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#; text);
+            from stream where name = ?"#; name.as_str());
         Ok(row.map(|row| StreamView {
             id: row.id,
             floor: row.floor,
@@ -196,11 +195,10 @@ impl StreamReads<'_> {
 
     #[boxed]
     pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>> {
-        let name = name.as_str();
         Ok(pool_find_value!(self.store,
             r#"select e.at as "at!: Timestamp" from event e
             where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#;
-            name))
+            name.as_str()))
     }
 
     /// Which of these streams have events after the position `after`: names, and the last position

@@ -1,7 +1,6 @@
 //! Rows of tasks. The last seq and the time of the last change are read from the task's stream.
 
 use futures_util::TryStreamExt as _;
-use serde_json::{Map, Value};
 use svc_model::{
     MachineId, MachineProcess, Ownership, Principal, ProcessIdentity, Reader, Seq, StreamName,
     Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp,
@@ -12,8 +11,8 @@ use crate::{
     PageSize, Result, RowPage, StoreError, StreamState, TaskRow, boxed,
     read_query::read_page,
     statement::{
-        change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_fields,
-        select_one,
+        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of,
+        select_fields, select_one,
     },
 };
 
@@ -49,30 +48,14 @@ impl TryFrom<RawTask> for TaskRow {
     type Error = StoreError;
 
     fn try_from(raw: RawTask) -> Result<Self> {
-        let bad = |what: &str, error: String| StoreError::BadRow {
-            table: "task",
-            id: raw.task_id.clone(),
-            why: format!("{what}: {error}"),
-        };
-        let metadata: Option<Map<String, Value>> = raw
-            .metadata
-            .as_deref()
-            .map(serde_json::from_str)
-            .transpose()
-            .map_err(|error| bad("metadata", error.to_string()))?;
-        let exit_code = raw
-            .exit_code
-            .map(i32::try_from)
-            .transpose()
-            .map_err(|error| bad("exit_code", error.to_string()))?;
-        let runner_pid = raw
-            .runner_pid
-            .map(u32::try_from)
-            .transpose()
-            .map_err(|error| bad("runner_pid", error.to_string()))?;
+        let row = StoredRow { table: "task", id: &raw.task_id };
+        let metadata = raw.metadata.as_deref();
+        let metadata = metadata.map(|text| row.json("metadata", text)).transpose()?;
+        let exit_code = raw.exit_code.map(|code| row.number("exit_code", code)).transpose()?;
+        let runner_pid = raw.runner_pid.map(|pid| row.number("runner_pid", pid)).transpose()?;
         if raw.status.is_terminal() != raw.closed_at.is_some() {
-            let why = format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str());
-            return Err(bad("closed_at", why));
+            let (closed_at, status) = (raw.closed_at, raw.status.as_str());
+            return Err(row.bad(format!("closed_at: {closed_at:?} contradicts {status}")));
         }
         Ok(Self {
             task: Task {
@@ -211,10 +194,7 @@ impl TaskReads<'_> {
     ) -> Result<RowPage<TaskRow>> {
         let limit = size.limit();
         let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
-        let (at, id) = match before {
-            Some((at, id)) => (at.as_millis(), id.as_str()),
-            None => (i64::MAX, ""),
-        };
+        let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id.as_str()));
         // Each condition has an index in the order of the list. Of several, the one that leaves the
         // fewest tasks is read, and the others filter it.
         macro_rules! page {

@@ -11,8 +11,9 @@ use crate::{
     TokenRow, boxed,
     read_query::read_page,
     statement::{
-        change, changed, direct_row, pool_all, pool_find_value, pool_one, pool_page, pool_value,
-        read_one, row_of, rows_of, select_fields, select_one, select_value, select_values,
+        StoredRow, change, changed, direct_row, pool_all, pool_find_value, pool_one, pool_page,
+        pool_value, read_one, row_of, rows_of, select_fields, select_one, select_value,
+        select_values,
     },
 };
 
@@ -56,11 +57,7 @@ impl TryFrom<RawToken> for TokenRow {
 }
 
 fn scopes_of(token: &str, scopes: &str) -> Result<Vec<String>> {
-    serde_json::from_str(scopes).map_err(|error| StoreError::BadRow {
-        table: "token",
-        id: token.to_owned(),
-        why: format!("scopes: {error}"),
-    })
+    StoredRow { table: "token", id: token }.json("scopes", scopes)
 }
 
 fn process_of(
@@ -69,11 +66,7 @@ fn process_of(
     started: Option<String>,
 ) -> Result<Option<ProcessIdentity>> {
     let (Some(pid), Some(started)) = (pid, started) else { return Ok(None) };
-    let pid = u32::try_from(pid).map_err(|error| StoreError::BadRow {
-        table: "token",
-        id: token.to_owned(),
-        why: format!("client_pid: {error}"),
-    })?;
+    let pid = StoredRow { table: "token", id: token }.number("client_pid", pid)?;
     Ok(Some(ProcessIdentity { pid, started }))
 }
 

@@ -53,7 +53,6 @@ impl CalibrationReads<'_> {
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<HitRate>> {
-        let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
         Ok(pool_all!(
             r#"select strategy as "strategy!: Strategy", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
             from (
@@ -66,7 +65,8 @@ impl CalibrationReads<'_> {
                     and g.status in ('confirmed', 'falsified')
             )
             group by strategy order by coalesce(strategy = ?2, false) desc, sum(records) desc, strategy"#,
-            HitRate, self.store; domain, strategy, scope, key, read_project))
+            HitRate, self.store;
+            domain, strategy, sum_scope(reader), reader.key(), reader.project()))
     }
 
     /// Root causes of wrong predictions of a domain, the most frequent first.
@@ -77,7 +77,6 @@ impl CalibrationReads<'_> {
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<(RootCauseCategory, i64)>> {
-        let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
         let rows = select_fields!(pool_all, self.store, { category: RootCauseCategory, count: i64 },
             r#"select category as "category!: RootCauseCategory", sum(records) as "count!: i64"
             from (
@@ -91,7 +90,7 @@ impl CalibrationReads<'_> {
             )
             where ?2 is null or strategy = ?2
             group by category order by sum(records) desc, category"#;
-            domain, strategy, scope, key, read_project);
+            domain, strategy, sum_scope(reader), reader.key(), reader.project());
         Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
     }
 
@@ -105,8 +104,6 @@ impl CalibrationReads<'_> {
     ) -> Result<Vec<CalibrationRow>> {
         // A client has either of its names.
         let (client, other) = client.map(backend_names).unzip();
-        let (scope, key, read_project) =
-            (scope_of(reader, project), reader.key(), reader.project());
         Ok(pool_all!(
             r#"select nullif(client, '') as "client: String", domain as "domain!: Domain", sum(records) as "records!: i64",
                 sum(confirmed) * 1.0 / sum(records) as "hit_rate!: f64", sum(stated) as "with_probability!: i64",
@@ -123,7 +120,9 @@ impl CalibrationReads<'_> {
             )
             where (?2 is null or client in (?2, ?7)) and (?3 is null or domain = ?3)
             group by client, domain order by client, domain"#,
-            CalibrationRow, self.store; project, client, domain, scope, key, read_project, other))
+            CalibrationRow, self.store;
+            project, client, domain, scope_of(reader, project), reader.key(), reader.project(),
+            other))
     }
 
     #[boxed]
@@ -133,8 +132,6 @@ impl CalibrationReads<'_> {
         project: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<ProbabilityBin>> {
-        let (scope, key, read_project) =
-            (scope_of(reader, project), reader.key(), reader.project());
         Ok(pool_all!(
             r#"select tenth as "tenth!: i64", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64",
                 sum(probability) / sum(records) as "mean!: f64"
@@ -149,7 +146,8 @@ impl CalibrationReads<'_> {
             )
             where ?2 is null or domain = ?2
             group by tenth order by tenth"#,
-            ProbabilityBin, self.store; project, domain, scope, key, read_project))
+            ProbabilityBin, self.store;
+            project, domain, scope_of(reader, project), reader.key(), reader.project()))
     }
 
     /// Records that ended in each week, and how many of these were confirmed; the latest `limit`
@@ -162,8 +160,6 @@ impl CalibrationReads<'_> {
         domain: Option<Domain>,
         limit: u32,
     ) -> Result<Vec<VerdictWeek>> {
-        let (scope, key, read_project) =
-            (scope_of(reader, project), reader.key(), reader.project());
         // 1970-01-01 was a Thursday; the first Monday is four days later.
         let mut rows = pool_all!(
             r#"select week as "week!: Timestamp", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
@@ -178,7 +174,8 @@ impl CalibrationReads<'_> {
             )
             where ?2 is null or domain = ?2
             group by week order by week desc limit ?6"#,
-            VerdictWeek, self.store; project, domain, scope, key, read_project, limit);
+            VerdictWeek, self.store;
+            project, domain, scope_of(reader, project), reader.key(), reader.project(), limit);
         rows.reverse();
         Ok(rows)
     }
@@ -292,12 +289,11 @@ impl ValueWrites<'_> {
         if let Some(known) = known {
             return Ok(Some(known.into()));
         }
-        let id = value.id.as_str();
         change!(self.tx,
             "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
                 validated_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)";
-            id, project, value.axis, value.cluster_id, value.text, terms, value.distance,
+            value.id, project, value.axis, value.cluster_id, value.text, terms, value.distance,
             session_id, value.validated_at);
         Ok(None)
     }
@@ -345,12 +341,11 @@ impl ValueReads<'_> {
 
     #[boxed]
     pub async fn count_resolved_for(&self, reader: &Reader) -> Result<i64> {
-        let (scope, key, project) = (sum_scope(reader), reader.key(), reader.project());
         Ok(pool_value!(self.store,
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
                 select count(*) from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?2 and g.project is not ?3 and g.status <> 'active'
-            ) as "count!: i64""#; scope, key, project))
+            ) as "count!: i64""#; sum_scope(reader), reader.key(), reader.project()))
     }
 
     #[boxed]
@@ -461,7 +456,7 @@ mod tests {
 
     async fn assert_sums(at: &TestStore, change: &str) {
         let sums = async |sql: &'static str| -> Vec<String> {
-            sqlx::query_scalar(sql).fetch_all(at.store.readers.file().unwrap()).await.unwrap()
+            sqlx::query_scalar(sql).fetch_all(&at.store.readers.file().unwrap().pool).await.unwrap()
         };
         let kept = sums(
             "select json_array(scope, subject, item, domain, detail, records, confirmed, stated, round(probability, 9),

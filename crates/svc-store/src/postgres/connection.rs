@@ -8,7 +8,6 @@ use std::{
 };
 
 use futures_util::{Stream, TryStreamExt as _};
-use rusqlite::types::FromSql;
 use sqlx::{
     Connection as _, Either, Executor as _, PgConnection, SqlSafeStr as _, Statement as _,
     error::DatabaseError,
@@ -73,20 +72,15 @@ pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> Result<T, sqlx::Error> {
     columns::read_row(row).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-pub(super) fn read_column<T: FromSql>(row: &PgRow) -> Result<T, sqlx::Error> {
-    columns::column(row, 0).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-pub(super) async fn all<T>(
+pub(super) async fn all<T: DirectRow>(
     conn: &mut PgConnection,
     sql: &'static str,
     values: &[Parameter<'_>],
-    read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
 ) -> Result<Vec<T>, sqlx::Error> {
     let mut rows = std::pin::pin!(rows(conn, sql, values));
     let mut all = Vec::new();
     while let Some(row) = rows.try_next().await? {
-        all.push(read(&row)?);
+        all.push(read_row(&row)?);
     }
     Ok(all)
 }

@@ -15,53 +15,56 @@ use super::{
     open::{migrate, open_alone},
 };
 use crate::{
-    CopyError, CopyReport, Migrations, PostgresOptions, Result, StoreError, upkeep::MoveMark,
+    CopyError, CopyReport, Migrations, PostgresOptions, Result, StoreError, boxed, upkeep::MoveMark,
 };
 
 type CopyProgress<'a> = &'a mut dyn FnMut(&str, u64);
 
-/// Copies the file, which the caller has locked, to a server.
-pub(crate) async fn move_to_server(
+/// Moves the history in the file at `path`, which the caller has locked, to a server. `progress`
+/// gets a table's name and the number of its rows so far. A trial changes nothing.
+#[boxed(?Send)]
+pub async fn move_to_server(
     path: &Path,
     options: &PostgresOptions,
     is_trial: bool,
-    progress: CopyProgress<'_>,
+    progress: &mut dyn FnMut(&str, u64),
 ) -> Result<CopyReport, CopyError> {
     Migrations::apply_file(path).await?;
     let mut conn = open_alone(options, !is_trial).await?;
     let place = options.place();
     let report = if is_trial {
         // The comparison needs the tables on the server. The rollback removes them.
-        let mut trial = conn.begin().await.map_err(StoreError::from)?;
+        let mut trial = conn.begin().await?;
         let unhurried = "set local idle_in_transaction_session_timeout = 0";
-        trial.execute(unhurried).await.map_err(StoreError::from)?;
+        trial.execute(unhurried).await?;
         migrate(&mut trial, options).await?;
         let report = to_server(path, &mut trial, &place, is_trial, progress).await?;
-        trial.rollback().await.map_err(StoreError::from)?;
+        trial.rollback().await?;
         report
     } else {
         to_server(path, &mut conn, &place, is_trial, progress).await?
     };
-    conn.close().await.map_err(StoreError::from)?;
+    conn.close().await?;
     Ok(report)
 }
 
-/// Copies a server's schema to a file, which the caller has locked.
-pub(crate) async fn move_to_file(
+/// Moves a server's history to the file at `path`, which the caller has locked.
+#[boxed(?Send)]
+pub async fn move_to_file(
     options: &PostgresOptions,
     path: &Path,
     is_trial: bool,
-    progress: CopyProgress<'_>,
+    progress: &mut dyn FnMut(&str, u64),
 ) -> Result<CopyReport, CopyError> {
     let mut conn = open_alone(options, !is_trial).await?;
     // A trial leaves no file.
     let trial = (is_trial && !path.exists()).then(tempfile::tempdir).transpose();
-    let trial = trial.map_err(|error| StoreError::from(sqlx::Error::from(error)))?;
+    let trial = trial.map_err(sqlx::Error::from)?;
     let file =
         trial.as_ref().map_or_else(|| path.to_owned(), |folder| folder.path().join("svc.db"));
     Migrations::apply_file(&file).await?;
     let report = to_file(&mut conn, &file, &options.place(), is_trial, progress).await?;
-    conn.close().await.map_err(StoreError::from)?;
+    conn.close().await?;
     Ok(report)
 }
 
@@ -74,50 +77,10 @@ pub(super) async fn to_server(
     is_trial: bool,
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
-    let (mut file, tables) = open_file(path, conn).await?;
-    let known =
-        mark_of_file(&file, MoveMark::MOVED_TO)?.or(mark_of_file(&file, MoveMark::MOVING_TO)?);
-    if let Some(mark) = known {
-        if mark.at != target {
-            return Err(CopyError::Elsewhere(mark.at));
-        }
-        if export_of_server(conn).await?.as_ref() == Some(&mark.export) {
-            let last = last_of_file(&file)?;
-            if mark.last.is_some_and(|moved| moved < last) {
-                return Err(CopyError::ChangedSince(path.display().to_string()));
-            }
-            if !is_trial {
-                finish_file(&mut file, &mark)?;
-            }
-            return Ok(CopyReport { tables: vec![], is_repeat: true });
-        }
-    }
-    refuse_used(conn, &tables, target).await?;
-    if is_trial {
-        let mut counted = Vec::new();
-        for table in &tables {
-            let sum = table.sum_of_file(&file)?;
-            progress(&table.name, sum.rows);
-            counted.push((table.name.clone(), sum.rows));
-        }
-        return Ok(CopyReport { tables: counted, is_repeat: false });
-    }
-    let last = Some(last_of_file(&file)?);
-    let mark = MoveMark { export: new_export(conn).await?, at: target.to_owned(), last };
-    put_mark(&file, MoveMark::MOVING_TO, &mark)?;
-    let copied = fill_server(&file, conn, &tables, &mark, path, progress).await;
-    match copied {
-        Ok(report) => {
-            finish_file(&mut file, &mark)?;
-            Ok(report)
-        }
-        Err(Interrupted { error, may_be_there }) => {
-            if !may_be_there {
-                file.execute("delete from setting where name = ?", [MoveMark::MOVING_TO])?;
-            }
-            Err(error)
-        }
-    }
+    let (mut databases, tables) = open_file(path, conn).await?;
+    let source = Place { side: Side::File, name: path.display().to_string() };
+    let target = Place { side: Side::Server, name: target.to_owned() };
+    databases.copy(&tables, &source, &target, is_trial, progress).await
 }
 
 /// Copies the server's schema, whose lock the caller holds, to a file that has our tables and no
@@ -129,71 +92,203 @@ pub(super) async fn to_file(
     is_trial: bool,
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
-    let (mut file, tables) = open_file(path, conn).await?;
-    let target = path.display().to_string();
-    let known = mark_of_server(conn, MoveMark::MOVED_TO).await?;
-    let known =
-        if known.is_some() { known } else { mark_of_server(conn, MoveMark::MOVING_TO).await? };
-    if let Some(mark) = known {
-        if mark.at != target {
-            return Err(CopyError::Elsewhere(mark.at));
-        }
-        if mark_of_file(&file, MoveMark::MOVED_FROM)?.is_some_and(|from| from.export == mark.export)
-        {
-            let last = last_of_server(conn).await?;
-            if mark.last.is_some_and(|moved| moved < last) {
-                return Err(CopyError::ChangedSince(source.to_owned()));
-            }
-            if !is_trial {
-                finish_server(conn, &mark).await?;
-            }
-            return Ok(CopyReport { tables: vec![], is_repeat: true });
-        }
-    }
-    for table in &tables {
-        if file.query_row(&table.is_used(), [], |row| row.get::<_, bool>(0))? {
-            return Err(CopyError::HasData { place: target, table: table.name.clone() });
-        }
-    }
-    if is_trial {
-        let mut counted = Vec::new();
-        for table in &tables {
-            let sum = table.sum_of_server(conn).await?;
-            progress(&table.name, sum.rows);
-            counted.push((table.name.clone(), sum.rows));
-        }
-        return Ok(CopyReport { tables: counted, is_repeat: false });
-    }
-    let last = Some(last_of_server(conn).await?);
-    let mark = MoveMark { export: new_export(conn).await?, at: target, last };
-    put_mark_on_server(conn, MoveMark::MOVING_TO, &mark).await?;
-    let from = MoveMark { at: source.to_owned(), ..mark.clone() };
-    let copied = fill_file(conn, &mut file, &tables, &from, progress).await;
-    match copied {
-        Ok(report) => {
-            finish_server(conn, &mark).await?;
-            Ok(report)
-        }
-        Err(error) => {
-            // SQLite's commit is the last step, and its failure means that it did not take place.
-            let undo = sqlx::query("delete from setting where name = $1").bind(MoveMark::MOVING_TO);
-            undo.execute(conn).await.map_err(StoreError::from)?;
-            Err(error)
-        }
-    }
+    let (mut databases, tables) = open_file(path, conn).await?;
+    let source = Place { side: Side::Server, name: source.to_owned() };
+    let target = Place { side: Side::File, name: path.display().to_string() };
+    databases.copy(&tables, &source, &target, is_trial, progress).await
 }
 
 /// Opens the file. Also returns the tables, which must be the same in the file and on the server.
-async fn open_file(
+async fn open_file<'a>(
     path: &Path,
-    conn: &mut PgConnection,
-) -> Result<(Connection, Vec<Table>), CopyError> {
+    conn: &'a mut PgConnection,
+) -> Result<(Databases<'a>, Vec<Table>), CopyError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let file = Connection::open_with_flags(path, flags)?;
     file.pragma_update(None, "synchronous", "full")?;
-    let tables = tables(conn).await.map_err(StoreError::from)?;
+    let tables = tables(conn).await?;
     compare(&file, &tables)?;
-    Ok((file, tables))
+    Ok((Databases { file, conn }, tables))
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    File,
+    Server,
+}
+
+struct Place {
+    side: Side,
+    /// As messages to people name it.
+    name: String,
+}
+
+/// The two databases of a move.
+struct Databases<'a> {
+    file: Connection,
+    conn: &'a mut PgConnection,
+}
+
+// The marks of both databases. SQLite and PostgreSQL read these texts alike.
+const MARK: &str = "select value from setting where name = $1";
+const PUT_MARK: &str = "insert into setting (name, value) values ($1, $2)
+    on conflict (name) do update set value = excluded.value";
+const REMOVE_MARK: &str = "delete from setting where name = $1";
+const LAST: &str = "select coalesce(max(position), 0) from event";
+
+impl Databases<'_> {
+    async fn copy(
+        &mut self,
+        tables: &[Table],
+        source: &Place,
+        target: &Place,
+        is_trial: bool,
+        progress: CopyProgress<'_>,
+    ) -> Result<CopyReport, CopyError> {
+        let mut known = self.mark(source.side, MoveMark::MOVED_TO).await?;
+        if known.is_none() {
+            known = self.mark(source.side, MoveMark::MOVING_TO).await?;
+        }
+        if let Some(mark) = known {
+            if mark.at != target.name {
+                return Err(CopyError::Elsewhere(mark.at));
+            }
+            let arrived = self.mark(target.side, MoveMark::MOVED_FROM).await?;
+            if arrived.is_some_and(|arrived| arrived.export == mark.export) {
+                let last = self.last(source.side).await?;
+                if mark.last.is_some_and(|moved| moved < last) {
+                    return Err(CopyError::ChangedSince(source.name.clone()));
+                }
+                if !is_trial {
+                    self.finish(source.side, &mark).await?;
+                }
+                return Ok(CopyReport { tables: vec![], is_repeat: true });
+            }
+        }
+        for table in tables {
+            if self.is_used(target.side, table).await? {
+                let (place, table) = (target.name.clone(), table.name.clone());
+                return Err(CopyError::HasData { place, table });
+            }
+        }
+        if is_trial {
+            let mut sums = Vec::new();
+            for table in tables {
+                let sum = match source.side {
+                    Side::File => table.sum_of_file(&self.file)?,
+                    Side::Server => table.sum_of_server(self.conn).await?,
+                };
+                progress(&table.name, sum.rows);
+                sums.push(sum);
+            }
+            return Ok(report(tables, &sums));
+        }
+        let last = Some(self.last(source.side).await?);
+        let mark = MoveMark { export: new_export(self.conn).await?, at: target.name.clone(), last };
+        match source.side {
+            Side::File => put_mark(&self.file, MoveMark::MOVING_TO, &mark)?,
+            Side::Server => put_mark_on_server(self.conn, MoveMark::MOVING_TO, &mark).await?,
+        }
+        let from = MoveMark { at: source.name.clone(), ..mark.clone() };
+        let copied = match target.side {
+            Side::Server => fill_server(&self.file, self.conn, tables, &from, progress).await,
+            // SQLite's commit is the last step, and its failure means that it did not take place.
+            Side::File => fill_file(self.conn, &mut self.file, tables, &from, progress)
+                .await
+                .map_err(Interrupted::from),
+        };
+        match copied {
+            Ok(report) => {
+                self.finish(source.side, &mark).await?;
+                Ok(report)
+            }
+            Err(Interrupted { error, may_be_there }) => {
+                if !may_be_there {
+                    self.remove_mark(source.side).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn mark(&mut self, side: Side, name: &str) -> Result<Option<MoveMark>, CopyError> {
+        let value: Option<String> = match side {
+            Side::File => self.file.query_row(MARK, [name], |row| row.get(0)).optional()?,
+            Side::Server => {
+                sqlx::query_scalar(MARK).bind(name).fetch_optional(&mut *self.conn).await?
+            }
+        };
+        Ok(value.and_then(|text| MoveMark::read(&text)))
+    }
+
+    async fn remove_mark(&mut self, side: Side) -> Result<(), CopyError> {
+        match side {
+            Side::File => {
+                self.file.execute(REMOVE_MARK, [MoveMark::MOVING_TO])?;
+            }
+            Side::Server => {
+                let remove = sqlx::query(REMOVE_MARK).bind(MoveMark::MOVING_TO);
+                remove.execute(&mut *self.conn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Position of the last event.
+    async fn last(&mut self, side: Side) -> Result<i64, CopyError> {
+        Ok(match side {
+            Side::File => self.file.query_row(LAST, [], |row| row.get(0))?,
+            Side::Server => sqlx::query_scalar(LAST).fetch_one(&mut *self.conn).await?,
+        })
+    }
+
+    async fn is_used(&mut self, side: Side, table: &Table) -> Result<bool, CopyError> {
+        let text = table.is_used();
+        Ok(match side {
+            Side::File => self.file.query_row(&text, [], |row| row.get(0))?,
+            Side::Server => {
+                sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(&mut *self.conn).await?
+            }
+        })
+    }
+
+    /// Records in the source that the move is complete.
+    async fn finish(&mut self, source: Side, mark: &MoveMark) -> Result<(), CopyError> {
+        match source {
+            Side::File => {
+                let whole = self.file.transaction()?;
+                put_mark(&whole, MoveMark::MOVED_TO, mark)?;
+                whole.execute(REMOVE_MARK, [MoveMark::MOVING_TO])?;
+                whole.commit()?;
+            }
+            Side::Server => {
+                let mut whole = self.conn.begin().await?;
+                put_mark_on_server(&mut whole, MoveMark::MOVED_TO, mark).await?;
+                let begun = sqlx::query(REMOVE_MARK).bind(MoveMark::MOVING_TO);
+                begun.execute(&mut *whole).await?;
+                whole.commit().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put_mark(file: &Connection, name: &str, mark: &MoveMark) -> Result<(), CopyError> {
+    file.execute(PUT_MARK, [name, &mark.text()])?;
+    Ok(())
+}
+
+async fn put_mark_on_server(
+    conn: &mut PgConnection,
+    name: &str,
+    mark: &MoveMark,
+) -> Result<(), CopyError> {
+    sqlx::query(PUT_MARK).bind(name).bind(mark.text()).execute(conn).await?;
+    Ok(())
+}
+
+async fn new_export(conn: &mut PgConnection) -> Result<String, CopyError> {
+    Ok(sqlx::query_scalar("select gen_random_uuid()::text").fetch_one(conn).await?)
 }
 
 impl From<rusqlite::Error> for CopyError {
@@ -218,14 +313,13 @@ async fn fill_server(
     file: &Connection,
     conn: &mut PgConnection,
     tables: &[Table],
-    mark: &MoveMark,
-    path: &Path,
+    from: &MoveMark,
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, Interrupted> {
-    let mut whole = conn.begin().await.map_err(StoreError::from)?;
+    let mut whole = conn.begin().await?;
     // The comparison of rows between two statements takes longer than a daemon's transaction may.
     let unhurried = "set local idle_in_transaction_session_timeout = 0; set local lock_timeout = 0";
-    whole.execute(unhurried).await.map_err(StoreError::from)?;
+    whole.execute(unhurried).await?;
     // Reads all tables in one transaction, so in one state.
     let read = file.unchecked_transaction()?;
     let mut sums = Vec::new();
@@ -240,17 +334,16 @@ async fn fill_server(
                 "select setval(pg_get_serial_sequence(current_schema() || '.{name}', 'id'),
                     coalesce(max(id), 1), max(id) is not null) from {name}"
             );
-            whole.execute(AssertSqlSafe(next)).await.map_err(StoreError::from)?;
+            whole.execute(AssertSqlSafe(next)).await?;
         }
     }
     read.commit()?;
     for (table, sum) in tables.iter().zip(&sums) {
         require_equal(table, sum, &table.sum_of_server(&mut whole).await?)?;
     }
-    let from = MoveMark { at: path.display().to_string(), ..mark.clone() };
-    put_mark_on_server(&mut whole, MoveMark::MOVED_FROM, &from).await?;
+    put_mark_on_server(&mut whole, MoveMark::MOVED_FROM, from).await?;
     if let Err(error) = whole.commit().await {
-        return Err(Interrupted { error: StoreError::from(error).into(), may_be_there: true });
+        return Err(Interrupted { error: error.into(), may_be_there: true });
     }
     // Without `analyze`, the first query plans are for empty tables. A failure does not fail the
     // copy.
@@ -268,11 +361,11 @@ async fn fill_file(
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     file.pragma_update(None, "foreign_keys", false)?;
-    let mut whole = conn.begin().await.map_err(StoreError::from)?;
+    let mut whole = conn.begin().await?;
     // Reads all tables in one transaction, so in one state.
     let still = "set transaction isolation level repeatable read, read only;
         set local idle_in_transaction_session_timeout = 0";
-    whole.execute(still).await.map_err(StoreError::from)?;
+    whole.execute(still).await?;
     let inside = file.transaction()?;
     let triggers = "select name, sql from sqlite_schema where type = 'trigger' order by rowid";
     let triggers: Vec<(String, String)> = inside
@@ -305,7 +398,7 @@ async fn fill_file(
     }
     put_mark(&inside, MoveMark::MOVED_FROM, from)?;
     inside.commit()?;
-    whole.rollback().await.map_err(StoreError::from)?;
+    whole.rollback().await?;
     Ok(report(tables, &sums))
 }
 
@@ -322,79 +415,4 @@ async fn set_triggers(conn: &mut PgConnection, table: &Table, state: &str) -> Re
     let alter = format!("alter table {} {state} trigger user", table.name);
     conn.execute(AssertSqlSafe(alter)).await?;
     Ok(())
-}
-
-async fn refuse_used(
-    conn: &mut PgConnection,
-    tables: &[Table],
-    target: &str,
-) -> Result<(), CopyError> {
-    for table in tables {
-        let is_used = sqlx::query_scalar::<_, bool>(AssertSqlSafe(table.is_used()));
-        if is_used.fetch_one(&mut *conn).await.map_err(StoreError::from)? {
-            return Err(CopyError::HasData { place: target.to_owned(), table: table.name.clone() });
-        }
-    }
-    Ok(())
-}
-
-const LAST: &str = "select coalesce(max(position), 0) from event";
-
-fn last_of_file(file: &Connection) -> rusqlite::Result<i64> {
-    file.query_row(LAST, [], |row| row.get(0))
-}
-
-async fn last_of_server(conn: &mut PgConnection) -> Result<i64> {
-    Ok(sqlx::query_scalar(LAST).fetch_one(conn).await?)
-}
-
-async fn new_export(conn: &mut PgConnection) -> Result<String> {
-    Ok(sqlx::query_scalar("select gen_random_uuid()::text").fetch_one(conn).await?)
-}
-
-fn mark_of_file(file: &Connection, name: &str) -> Result<Option<MoveMark>, CopyError> {
-    let value = "select value from setting where name = ?";
-    let value: Option<String> = file.query_row(value, [name], |row| row.get(0)).optional()?;
-    Ok(value.and_then(|text| MoveMark::read(&text)))
-}
-
-fn put_mark(file: &Connection, name: &str, mark: &MoveMark) -> Result<(), CopyError> {
-    let put = "insert into setting (name, value) values (?1, ?2)
-        on conflict (name) do update set value = ?2";
-    file.execute(put, [name, &mark.text()])?;
-    Ok(())
-}
-
-fn finish_file(file: &mut Connection, mark: &MoveMark) -> Result<(), CopyError> {
-    let whole = file.transaction()?;
-    put_mark(&whole, MoveMark::MOVED_TO, mark)?;
-    whole.execute("delete from setting where name = ?", [MoveMark::MOVING_TO])?;
-    Ok(whole.commit()?)
-}
-
-async fn mark_of_server(conn: &mut PgConnection, name: &str) -> Result<Option<MoveMark>> {
-    let value = sqlx::query_scalar("select value from setting where name = $1").bind(name);
-    let value: Option<String> = value.fetch_optional(conn).await?;
-    Ok(value.and_then(|text| MoveMark::read(&text)))
-}
-
-async fn export_of_server(conn: &mut PgConnection) -> Result<Option<String>> {
-    Ok(mark_of_server(conn, MoveMark::MOVED_FROM).await?.map(|mark| mark.export))
-}
-
-async fn put_mark_on_server(conn: &mut PgConnection, name: &str, mark: &MoveMark) -> Result<()> {
-    let put = sqlx::query(
-        "insert into setting (name, value) values ($1, $2)
-        on conflict (name) do update set value = excluded.value",
-    );
-    put.bind(name).bind(mark.text()).execute(conn).await?;
-    Ok(())
-}
-
-async fn finish_server(conn: &mut PgConnection, mark: &MoveMark) -> Result<()> {
-    let mut whole = conn.begin().await?;
-    put_mark_on_server(&mut whole, MoveMark::MOVED_TO, mark).await?;
-    let begun = sqlx::query("delete from setting where name = $1").bind(MoveMark::MOVING_TO);
-    begun.execute(&mut *whole).await?;
-    Ok(whole.commit().await?)
 }

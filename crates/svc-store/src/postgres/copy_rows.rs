@@ -7,7 +7,7 @@ use rusqlite::{Connection, types::ValueRef};
 use sha2::{Digest as _, Sha256};
 use sqlx::{Executor as _, PgConnection, Row as _};
 
-use crate::{CopyError, StoreError, upkeep::MoveMark};
+use crate::{CopyError, upkeep::MoveMark};
 
 /// Bytes of lines that one write sends to the server.
 const CHUNK: usize = 256 * 1024;
@@ -247,7 +247,7 @@ impl Table {
         let mut statement = file.prepare(&self.select())?;
         let mut rows = statement.query([])?;
         let copy = format!("copy {} ({}) from stdin", self.name, self.column_names());
-        let mut target = conn.copy_in_raw(&copy).await.map_err(StoreError::from)?;
+        let mut target = conn.copy_in_raw(&copy).await?;
         let (mut chunk, mut sum) = (Vec::with_capacity(2 * CHUNK), Summing::default());
         loop {
             let more = match self.read_chunk(&mut rows, &mut chunk, &mut sum) {
@@ -258,13 +258,13 @@ impl Table {
                     return Err(error);
                 }
             };
-            target.send(&*chunk).await.map_err(StoreError::from)?;
+            target.send(&*chunk).await?;
             progress(&self.name, sum.rows);
             if !more {
                 break;
             }
         }
-        target.finish().await.map_err(StoreError::from)?;
+        target.finish().await?;
         Ok(sum.finish())
     }
 
@@ -282,9 +282,9 @@ impl Table {
         let (condition, order) = (self.condition(), self.order());
         let copy =
             format!("copy (select {columns} from {}{condition}{order}) to stdout", self.name);
-        let mut chunks = conn.copy_out_raw(&copy).await.map_err(StoreError::from)?;
+        let mut chunks = conn.copy_out_raw(&copy).await?;
         let mut rest = Vec::new();
-        while let Some(chunk) = chunks.try_next().await.map_err(StoreError::from)? {
+        while let Some(chunk) = chunks.try_next().await? {
             rest.extend_from_slice(&chunk);
             let mut start = 0;
             while let Some(end) = rest[start..].iter().position(|byte| *byte == b'\n') {

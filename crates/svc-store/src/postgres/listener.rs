@@ -4,6 +4,9 @@
 //! A notification only wakes the listener. The listener reads the committed events by position,
 //! once for all subscribers, and gives them to the bus. So no event is missed while nobody listens,
 //! or after a new connection. With `store.listen = poll`, the log is read each second instead.
+//!
+//! The removal of a stream is no event: a notification of its own names the stream. Where it may
+//! have been missed, the listener looks which of the followed streams exist.
 
 use std::{
     sync::{
@@ -15,16 +18,20 @@ use std::{
 
 use sqlx::{
     Acquire as _, PgConnection, PgPool,
-    postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use svc_model::{Event, StreamVisibility, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     connection::{is_lost, try_take},
-    write_connection::WriterState,
+    write_connection::{READERS_CHANGED, WriterState},
 };
-use crate::{Batch, Bus, Result, bus::Version, columns::visibility_of};
+use crate::{
+    Batch, Bus, Result,
+    bus::{StreamChange, Version},
+    columns::visibility_of,
+};
 
 /// After this time without a notification, the log's last position is read.
 const QUIET: Duration = Duration::from_secs(1);
@@ -155,11 +162,14 @@ impl LockConnection {
             targets.version.set_notified(true);
             targets.lock_state.is_listening.store(true, Relaxed);
         }
-        // There may be commits from before this connection listened.
-        let mut is_behind = true;
+        // There may be commits, and removals, from before this connection listened.
+        let (mut is_behind, mut may_miss_removals) = (true, true);
         loop {
             if is_behind && targets.publish(readers).await.is_ok() {
                 is_behind = false;
+            }
+            if may_miss_removals && targets.notify_of_removals(readers).await.is_ok() {
+                may_miss_removals = false;
             }
             let word = if self.channel.is_some() {
                 timeout(QUIET, listener.try_recv()).await.ok()
@@ -169,23 +179,25 @@ impl LockConnection {
             };
             if let Some(word) = word {
                 let word = word?.ok_or(End::Lost)?;
-                if self.is_of_another(&word) {
+                let mut parts = word.payload().splitn(3, ':');
+                if parts.next() != Some(&*self.daemon) {
                     targets.version.count_other();
                     is_behind = true;
+                    if let (Some(READERS_CHANGED), Some(stream)) = (parts.next(), parts.next()) {
+                        targets.bus.notify(stream, StreamChange::Readers);
+                    }
                 }
             } else {
                 // This read also checks that the server answers.
                 let head = timeout(ANSWER, head(listener.acquire().await?)).await;
-                is_behind |= head.map_err(|_| End::Lost)?? > targets.bus.position();
+                let has_missed = head.map_err(|_| End::Lost)?? > targets.bus.position();
+                is_behind |= has_missed;
+                may_miss_removals |= has_missed;
             }
             if is_behind {
                 targets.writer.set_others();
             }
         }
-    }
-
-    fn is_of_another(&self, word: &PgNotification) -> bool {
-        word.payload().split(':').next() != Some(&*self.daemon)
     }
 
     async fn connect_again(&self, readers: &PgPool, targets: &NotificationTargets) -> PgListener {
@@ -292,6 +304,25 @@ impl NotificationTargets {
         Ok(())
     }
 
+    /// Lets the readers of streams that do not exist look whether theirs was removed.
+    async fn notify_of_removals(&self, readers: &PgPool) -> Result<()> {
+        let listened = self.bus.listened_streams();
+        if listened.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<String> = sqlx::query_scalar(
+            "select listened from unnest($1::text[]) as listened
+            where not exists (select 1 from stream where name = listened)",
+        )
+        .bind(listened)
+        .fetch_all(&mut *readers.acquire().await?)
+        .await?;
+        for name in missing {
+            self.bus.notify(&name, StreamChange::Readers);
+        }
+        Ok(())
+    }
+
     fn publish_rows(&self, rows: Vec<NotifiedEvent>) {
         let is_new =
             |row: &NotifiedEvent| row.seq == 1 && row.visibility() != StreamVisibility::Answers;
@@ -331,5 +362,69 @@ fn event(row: NotifiedEvent) -> Event {
         kind: row.kind.into(),
         data: row.data.into(),
         at: Timestamp::from_millis(row.at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection as _, Executor as _};
+    use svc_model::{ManualClock, StreamName};
+    use svc_sys::config::ListenMode;
+
+    use super::*;
+    use crate::{
+        postgres::testing::{is_installed, new_database},
+        testing::{append, event, open_in_database},
+    };
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[tokio::test]
+    async fn daemons_tell_each_other_which_streams_they_removed() {
+        if !is_installed() {
+            return;
+        }
+        for listen in [ListenMode::Notify, ListenMode::Poll] {
+            let url = new_database();
+            let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_000)));
+            let (store, writer) = open_in_database(&url, listen, clock).await;
+            let mut other = PgConnection::connect(&url).await.unwrap();
+            let group = "set search_path = svc, pg_catalog;
+                insert into svc_group (daemon_id, number) values ('other', 0)";
+            other.execute(group).await.unwrap();
+            let mut words = PgListener::connect(&url).await.unwrap();
+            words.listen(&channel("svc")).await.unwrap();
+            let [own, theirs] = ["own", "theirs"].map(|id| StreamName::new("session", id));
+            for name in [&own, &theirs] {
+                append(&store, name, vec![event("a", "{}")]).await;
+            }
+
+            let name = own.clone();
+            let removed: Result<()> =
+                store.write(crate::job!(|tx| tx.streams().retire(&name).await)).await;
+            removed.unwrap();
+            let told = async {
+                while !words.recv().await.unwrap().payload().ends_with(":readers:session/own") {}
+            };
+            timeout(LONG, told).await.expect("other daemons are notified");
+
+            let mut reader = store.bus().listen(&theirs);
+            let removal = "begin;
+                update stream set name = 'removed/' || id where name = 'session/theirs';
+                insert into stream (name, created_at, visibility) values ('team', 1, 'team');
+                insert into event (position, stream_id, seq, kind, data, at)
+                    select 3, id, 1, 'agent.removed', '{}', 1 from stream where name = 'team';";
+            other.execute(removal).await.unwrap();
+            if listen == ListenMode::Notify {
+                let notify = "select pg_notify('svc_svc', 'other:readers:session/theirs')";
+                other.execute(notify).await.unwrap();
+            }
+            other.execute("commit").await.unwrap();
+            let told = timeout(LONG, reader.wait_or_visibility_change(i64::MAX)).await;
+            told.expect("the reader is told");
+            assert!(reader.take_visibility_changed(), "{listen:?}");
+            assert!(store.streams().view(&theirs).await.unwrap().is_none());
+            writer.close(store).await.unwrap();
+        }
     }
 }

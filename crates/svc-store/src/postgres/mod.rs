@@ -26,8 +26,9 @@ mod write_connection;
 pub(crate) use sqlx::postgres::PgRow;
 
 pub(crate) use connection::reported;
-pub(crate) use copy::{move_to_file, move_to_server};
-pub(crate) use open::{inspect_server, look_at_server, migrate_server, open};
+pub use copy::{move_to_file, move_to_server};
+pub(crate) use open::open;
+pub use open::{inspect_server, look_at_server, migrate_server};
 pub(crate) use readers::PgReaders;
 pub(crate) use row::event_parts;
 pub(crate) use write_connection::PgWriter;

@@ -15,7 +15,7 @@ use super::{
     readers::PgReaders,
     write_connection::{PgWriter, WriterState},
 };
-use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
+use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, boxed};
 
 pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 pub(super) const WRITER: &str = include_str!("writer.sql");
@@ -42,12 +42,12 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
     check_server(&mut conn, options).await?;
     check_session(&mut conn, &connect).await?;
     // This connection holds the schema's lock until the daemon ends.
-    let mut listener = listener::connect(&connect, ATTEMPT).await.map_err(failed)?;
-    let lock_connection = sqlx::Acquire::acquire(&mut listener).await.map_err(failed)?;
+    let mut listener = listener::connect(&connect, ATTEMPT).await?;
+    let lock_connection = sqlx::Acquire::acquire(&mut listener).await?;
     take_database(lock_connection, options).await?;
     migrate(&mut conn, options).await?;
     let daemon = begin_daemon(&mut conn).await?;
-    conn.close().await.map_err(StoreError::from)?;
+    conn.close().await?;
     let state = Arc::new(WriterState::default());
     let writer = PgWriter::connect(connect.clone(), daemon.clone(), Arc::clone(&state)).await?;
     let channel =
@@ -57,23 +57,25 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
     Ok((writer, PgReaders::new(connect, readers, (lock_connection, listener), state)))
 }
 
-/// Compares a server's schema with ours, without changing anything.
-pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
+/// Compares a server's schema with ours, without changing or creating anything.
+#[boxed(?Send)]
+pub async fn inspect_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
     let (mut conn, _) = reach(options).await?;
     let migrations = inspect(&mut conn).await?;
-    conn.close().await.map_err(failed)?;
+    conn.close().await?;
     Ok(migrations)
 }
 
 /// Migrates a server's schema to ours, and creates it if it is missing. Refused while a daemon runs
 /// on it.
-pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
+#[boxed(?Send)]
+pub async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
     let (mut conn, _) = reach(options).await?;
     check_server(&mut conn, options).await?;
     take_database(&mut conn, options).await?;
     let migrations = inspect(&mut conn).await?;
     migrate(&mut conn, options).await?;
-    conn.close().await.map_err(failed)?;
+    conn.close().await?;
     Ok(migrations)
 }
 
@@ -93,16 +95,19 @@ pub(super) async fn open_alone(
 }
 
 /// Checks that a server meets the store's requirements, and reports its state.
-pub(crate) async fn look_at_server(
-    options: &PostgresOptions,
-) -> Result<ServerReport, MigrateError> {
+///
+/// # Errors
+/// [`MigrateError::Refused`] if the server does not answer, or does not meet the store's
+/// requirements.
+#[boxed]
+pub async fn look_at_server(options: &PostgresOptions) -> Result<ServerReport, MigrateError> {
     let (mut conn, connect) = reach(options).await?;
     check_server(&mut conn, options).await?;
     check_session(&mut conn, &connect).await?;
     let channel = listener::channel(&options.schema);
-    let is_listening = listener::returns(&connect, &channel).await.map_err(failed)?;
-    let report = report(&mut conn).await.map_err(failed)?;
-    conn.close().await.map_err(failed)?;
+    let is_listening = listener::returns(&connect, &channel).await?;
+    let report = report(&mut conn).await?;
+    conn.close().await?;
     Ok(ServerReport { is_listening, ..report })
 }
 
@@ -209,10 +214,6 @@ fn refused(why: impl Into<String>) -> MigrateError {
     MigrateError::Refused(why.into())
 }
 
-fn failed(error: sqlx::Error) -> MigrateError {
-    StoreError::from(error).into()
-}
-
 /// Checks that the server meets the store's requirements.
 async fn check_server(
     conn: &mut PgConnection,
@@ -221,7 +222,7 @@ async fn check_server(
     let look = "select current_setting('server_version_num')::integer, version(),
         pg_is_in_recovery(), current_setting('fsync'), current_setting('server_encoding')";
     let (number, version, in_recovery, fsync, encoding): (i32, String, bool, String, String) =
-        sqlx::query_as(look).fetch_one(&mut *conn).await.map_err(failed)?;
+        sqlx::query_as(look).fetch_one(&mut *conn).await?;
     if !version.starts_with("PostgreSQL ") {
         return Err(refused(format!("the server is no PostgreSQL: {version}")));
     }
@@ -244,7 +245,7 @@ async fn check_server(
             then has_database_privilege(current_database(), 'create')
             else has_schema_privilege($1, 'create') end";
     let may = sqlx::query_as(may).bind(&options.schema).fetch_one(conn).await;
-    let (may_write, may_create): (bool, bool) = may.map_err(failed)?;
+    let (may_write, may_create): (bool, bool) = may?;
     if !may_write {
         return Err(refused("the role only reads (default_transaction_read_only)"));
     }
@@ -262,25 +263,25 @@ async fn check_session(
     connect: &PgConnectOptions,
 ) -> Result<(), MigrateError> {
     let set = "select set_config('svc.trial', 'kept', false)";
-    sqlx::query(set).execute(&mut *conn).await.map_err(failed)?;
-    let mut other = connect.connect().await.map_err(failed)?;
-    let mut holder = other.begin().await.map_err(failed)?;
+    sqlx::query(set).execute(&mut *conn).await?;
+    let mut other = connect.connect().await?;
+    let mut holder = other.begin().await?;
     let lock = sqlx::query("select pg_advisory_xact_lock($1, 0)").bind(LOCK_OF_TRIAL);
-    lock.execute(&mut *holder).await.map_err(failed)?;
+    lock.execute(&mut *holder).await?;
     let kept = "select coalesce(current_setting('svc.trial', true), '') = 'kept'";
-    let is_session: bool = sqlx::query_scalar(kept).fetch_one(&mut *conn).await.map_err(failed)?;
+    let is_session: bool = sqlx::query_scalar(kept).fetch_one(&mut *conn).await?;
     if !is_session {
         return Err(refused(
             "a pooler of transactions stands before the server: give svc the address of the server itself",
         ));
     }
     let taken = sqlx::query_scalar("select pg_try_advisory_xact_lock($1, 0)").bind(LOCK_OF_TRIAL);
-    let is_taken_twice: bool = taken.fetch_one(conn).await.map_err(failed)?;
+    let is_taken_twice: bool = taken.fetch_one(conn).await?;
     if is_taken_twice {
         return Err(refused("advisory locks of the server exclude nobody"));
     }
-    holder.rollback().await.map_err(failed)?;
-    other.close().await.map_err(failed)
+    holder.rollback().await?;
+    Ok(other.close().await?)
 }
 
 /// Takes the schema's lock for this daemon. Fails if another daemon holds it longer than
@@ -290,7 +291,7 @@ async fn take_database(
     options: &PostgresOptions,
 ) -> Result<(), MigrateError> {
     let until = Instant::now() + PREDECESSOR;
-    while !try_take(lock_connection).await.map_err(failed)? {
+    while !try_take(lock_connection).await? {
         if Instant::now() >= until {
             let which = living_daemon(lock_connection).await;
             return Err(MigrateError::InUse(format!(
@@ -326,21 +327,21 @@ pub(super) async fn migrate(
     if !migrations.pending.is_empty() {
         // `connect_options` has checked that the schema's name needs no quoting.
         let create = format!("create schema if not exists {}", options.schema);
-        conn.execute(AssertSqlSafe(create)).await.map_err(failed)?;
+        conn.execute(AssertSqlSafe(create)).await?;
         let ran = MIGRATOR.run(&mut *conn).await;
         ran.map_err(|error| MigrateError::Failed(Arc::new(error)))?;
     }
-    let mut whole = conn.begin().await.map_err(failed)?;
-    whole.execute(sqlx::raw_sql(WRITER)).await.map_err(failed)?;
-    whole.commit().await.map_err(failed)
+    let mut whole = conn.begin().await?;
+    whole.execute(sqlx::raw_sql(WRITER)).await?;
+    Ok(whole.commit().await?)
 }
 
 async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
     let known = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null");
-    let is_ours: bool = known.fetch_one(&mut *conn).await.map_err(failed)?;
+    let is_ours: bool = known.fetch_one(&mut *conn).await?;
     let current: Option<i64> = if is_ours {
         let version = sqlx::query_scalar("select max(version) from _sqlx_migrations");
-        version.fetch_one(conn).await.map_err(failed)?
+        version.fetch_one(conn).await?
     } else {
         None
     };
@@ -359,12 +360,12 @@ async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
 
 /// Registers this daemon as the only one that may write; returns its id.
 async fn begin_daemon(conn: &mut PgConnection) -> Result<String, MigrateError> {
-    let mut whole = conn.begin().await.map_err(failed)?;
-    whole.execute("select svc_lock()").await.map_err(failed)?;
-    whole.execute("delete from svc_group").await.map_err(failed)?;
+    let mut whole = conn.begin().await?;
+    whole.execute("select svc_lock()").await?;
+    whole.execute("delete from svc_group").await?;
     let insert = "insert into svc_group (daemon_id, number) values (gen_random_uuid()::text, 0)
         returning daemon_id";
-    let daemon = sqlx::query_scalar(insert).fetch_one(&mut *whole).await.map_err(failed)?;
-    whole.commit().await.map_err(failed)?;
+    let daemon = sqlx::query_scalar(insert).fetch_one(&mut *whole).await?;
+    whole.commit().await?;
     Ok(daemon)
 }

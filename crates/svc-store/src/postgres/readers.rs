@@ -6,7 +6,6 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use rusqlite::types::FromSql;
 use sqlx::{
     PgPool, Postgres,
     pool::PoolConnection,
@@ -16,7 +15,7 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connection::{all, first, read_column, read_row, report, rows, translated},
+    connection::{all, first, read_row, report, rows, translated},
     listener::{LockConnection, LockConnectionState, NotificationTargets},
     write_connection::WriterState,
 };
@@ -189,15 +188,6 @@ impl PgReaders {
         rows(&mut connection, translated(sql), values).try_collect().await
     }
 
-    pub(crate) async fn value<T: FromSql>(
-        &self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<T> {
-        let row = self.first(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?;
-        Ok(read_column(&row)?)
-    }
-
     pub(crate) async fn one<T: DirectRow>(
         &self,
         sql: &'static str,
@@ -213,6 +203,6 @@ impl PgReaders {
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>> {
         let mut connection = self.acquire().await?;
-        Ok(all(&mut connection, translated(sql), values, read_row).await?)
+        Ok(all(&mut connection, translated(sql), values).await?)
     }
 }

@@ -513,108 +513,73 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_have_numbers() {
-        assert_eq!(translate("a = ? and b = ?"), "a = $1 and b = $2");
-        assert_eq!(translate("a = ?2 and b = ? and c = ?1"), "a = $2 and b = $3 and c = $1");
-        assert_eq!(translate("select '?', \"?1\" -- ?\n, ?"), "select '?', \"?1\" -- ?\n, $1");
-        assert_eq!(translate("select 'it''s ?', ?"), "select 'it''s ?', $1");
-    }
-
-    #[test]
-    fn hints_for_the_order_of_reads_are_left_out() {
-        assert_eq!(
-            translate("from a cross join b on b.x = a.x cross join c where c.y = 1"),
-            "from a  join b on b.x = a.x cross join c where c.y = 1"
-        );
-        assert_eq!(
-            translate("(select 1 from a cross join b) c join d on d.x = c.x"),
-            "(select 1 from a cross join b) c join d on d.x = c.x"
-        );
-        assert_eq!(translate("from event e indexed by i join s"), "from event e    join s");
-    }
-
-    #[test]
-    fn a_comparison_that_two_nulls_fulfil() {
-        assert_eq!(translate("a is ?"), "a is not distinct from $1");
-        assert_eq!(translate("a is not 'x'"), "a is distinct from  'x'");
-        assert_eq!(translate("a is not null and b is null"), "a is not null and b is null");
-    }
-
-    #[test]
-    fn case_is_folded_for_ascii_alone() {
-        assert_eq!(
-            translate("s.a = ?1 collate nocase and b"),
-            "lower(s.a) = lower($1 collate \"C\") and b"
-        );
-    }
-
-    #[test]
-    fn casts_are_translated_by_type() {
-        assert_eq!(translate("cast(a * 10 as integer)"), "to_integer(a * 10)");
-        assert_eq!(translate("cast(? as integer)"), "cast($1 as bigint)");
-        assert_eq!(translate("cast(a as real)"), "cast(a as double precision)");
-        assert_eq!(
-            translate("substr(cast(coalesce(a, b) as blob), 1, ?)"),
-            "substr(convert_to(coalesce(a, b), 'UTF8'), 1, $1)"
-        );
-    }
-
-    #[test]
-    fn json_arrays_of_rows_are_translated() {
-        assert_eq!(
-            translate("json_group_array(json_array(a, (b)))"),
-            "coalesce(json_agg(json_build_array(a, (b))), '[]')"
-        );
-    }
-
-    #[test]
-    fn columns_of_an_upsert_are_the_tables() {
-        assert_eq!(
-            translate(
+    fn statements_are_translated() {
+        for (sqlite, postgres) in [
+            // Parameters have numbers.
+            ("a = ? and b = ?", "a = $1 and b = $2"),
+            ("a = ?2 and b = ? and c = ?1", "a = $2 and b = $3 and c = $1"),
+            ("select '?', \"?1\" -- ?\n, ?", "select '?', \"?1\" -- ?\n, $1"),
+            ("select 'it''s ?', ?", "select 'it''s ?', $1"),
+            // Hints for the order of reads are left out.
+            (
+                "from a cross join b on b.x = a.x cross join c where c.y = 1",
+                "from a  join b on b.x = a.x cross join c where c.y = 1",
+            ),
+            (
+                "(select 1 from a cross join b) c join d on d.x = c.x",
+                "(select 1 from a cross join b) c join d on d.x = c.x",
+            ),
+            ("from event e indexed by i join s", "from event e    join s"),
+            // A comparison that two nulls fulfil.
+            ("a is ?", "a is not distinct from $1"),
+            ("a is not 'x'", "a is distinct from  'x'"),
+            ("a is not null and b is null", "a is not null and b is null"),
+            // Case is folded for ASCII alone.
+            ("s.a = ?1 collate nocase and b", "lower(s.a) = lower($1 collate \"C\") and b"),
+            // Casts are translated by type.
+            ("cast(a * 10 as integer)", "to_integer(a * 10)"),
+            ("cast(? as integer)", "cast($1 as bigint)"),
+            ("cast(a as real)", "cast(a as double precision)"),
+            (
+                "substr(cast(coalesce(a, b) as blob), 1, ?)",
+                "substr(convert_to(coalesce(a, b), 'UTF8'), 1, $1)",
+            ),
+            // JSON arrays of rows are translated.
+            (
+                "json_group_array(json_array(a, (b)))",
+                "coalesce(json_agg(json_build_array(a, (b))), '[]')",
+            ),
+            // Columns of an upsert are the tables.
+            (
                 "insert into n (a, b) values (?, ?) on conflict (a) do update
-                 set b = max(b, ?2), c = excluded.c, d = null where b = 1 and d is null returning b"
+                 set b = max(b, ?2), c = excluded.c, d = null where b = 1 and d is null returning b",
+                "insert into n (a, b) values ($1, $2) on conflict (a) do update
+                 set b = max(n.b, $2), c = excluded.c, d = null where n.b = 1 and n.d is null returning b",
             ),
-            "insert into n (a, b) values ($1, $2) on conflict (a) do update
-                 set b = max(n.b, $2), c = excluded.c, d = null where n.b = 1 and n.d is null returning b"
-        );
-    }
-
-    #[test]
-    fn a_test_for_null_has_the_type_of_the_comparison() {
-        assert_eq!(translate("?1 is null or g.a = ?1"), "$1::text is null or g.a = $1");
-        assert_eq!(
-            translate("?1 is not null or g.a_at >= ?1"),
-            "$1::bigint is not null or g.a_at >= $1"
-        );
-        assert_eq!(
-            translate("?1 is null or (a.b_at, a.c) < (?1, ?2) or ?2 is null"),
-            "$1::bigint is null or (a.b_at, a.c) < ($1, $2) or $2::text is null"
-        );
-        assert_eq!(
-            translate("?1 is null or (a is null) = ?1"),
-            "$1::boolean is null or (a is null) = $1"
-        );
-    }
-
-    #[test]
-    fn members_of_lists_are_numbers_where_numbers_are_looked_for() {
-        assert_eq!(
-            translate(
-                "g.id in (select value from json_each(?)) and g.ghap_id in (select value from json_each(?))"
+            // A test for null has the type of the comparison.
+            ("?1 is null or g.a = ?1", "$1::text is null or g.a = $1"),
+            ("?1 is not null or g.a_at >= ?1", "$1::bigint is not null or g.a_at >= $1"),
+            (
+                "?1 is null or (a.b_at, a.c) < (?1, ?2) or ?2 is null",
+                "$1::bigint is null or (a.b_at, a.c) < ($1, $2) or $2::text is null",
             ),
-            "g.id in (select value::bigint from json_each($1)) and g.ghap_id in (select value from json_each($2))"
-        );
-        assert_eq!(
-            translate("g.id = j.value or j.value = m.id or m.name = j.value"),
-            "g.id = j.value::bigint or j.value::bigint = m.id or m.name = j.value"
-        );
-    }
-
-    #[test]
-    fn subqueries_have_names() {
-        assert_eq!(
-            translate("from (select a from (select 1 as a) b) where true"),
-            "from (select a from (select 1 as a) b) as sub_0 where true"
-        );
+            ("?1 is null or (a is null) = ?1", "$1::boolean is null or (a is null) = $1"),
+            // Members of lists are numbers where numbers are looked for.
+            (
+                "g.id in (select value from json_each(?)) and g.ghap_id in (select value from json_each(?))",
+                "g.id in (select value::bigint from json_each($1)) and g.ghap_id in (select value from json_each($2))",
+            ),
+            (
+                "g.id = j.value or j.value = m.id or m.name = j.value",
+                "g.id = j.value::bigint or j.value::bigint = m.id or m.name = j.value",
+            ),
+            // Subqueries have names.
+            (
+                "from (select a from (select 1 as a) b) where true",
+                "from (select a from (select 1 as a) b) as sub_0 where true",
+            ),
+        ] {
+            assert_eq!(translate(sqlite), postgres);
+        }
     }
 }

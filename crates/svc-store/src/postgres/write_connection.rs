@@ -14,15 +14,11 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::types::FromSql;
-use sqlx::{
-    Connection as _, Executor as _, PgConnection, Row as _,
-    postgres::{PgConnectOptions, PgRow},
-};
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
-use super::connection::{all, change, first, is_lost, read_column, read_row, translated};
+use super::connection::{all, change, first, is_lost, read_row, translated};
 use crate::{
     Result, StoreError,
     columns::{DirectRow, Parameter},
@@ -36,6 +32,10 @@ const CONNECT: Duration = Duration::from_secs(4);
 /// How long a commit may stay unanswered.
 const OUTCOME: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// In a notification, the part between the daemon's id and a stream's name: the stream's visibility
+/// changed, or it was removed. In other notifications it is the number of the commit.
+pub(super) const READERS_CHANGED: &str = "readers";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionState {
@@ -290,39 +290,14 @@ impl PgWriter {
         self.ended(ran)
     }
 
-    async fn first(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<PgRow>> {
-        let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, first(conn, sql, values)).await;
-        self.ended(ran)
-    }
-
-    pub(crate) async fn value_if_any<T: FromSql>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        let row = self.first(sql, values).await?;
-        Ok(row.map(|row| read_column(&row)).transpose()?)
-    }
-
-    pub(crate) async fn values<T: FromSql + Send>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        self.every(sql, values, read_column).await
-    }
-
     pub(crate) async fn one<T: DirectRow>(
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Option<T>> {
-        let row = self.first(sql, values).await?;
+        let (conn, sql) = self.due(sql).await?;
+        let ran = timeout(STATEMENT, first(conn, sql, values)).await;
+        let row = self.ended(ran)?;
         Ok(row.map(|row| read_row(&row)).transpose()?)
     }
 
@@ -331,17 +306,8 @@ impl PgWriter {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>> {
-        self.every(sql, values, read_row).await
-    }
-
-    async fn every<T>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-        read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
-    ) -> Result<Vec<T>> {
         let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, all(conn, sql, values, read)).await;
+        let ran = timeout(STATEMENT, all(conn, sql, values)).await;
         self.ended(ran)
     }
 
@@ -362,6 +328,19 @@ impl PgWriter {
                 Err(error)
             }
         }
+    }
+
+    /// Notifies other daemons, once the current commit has taken place, that the visibility of
+    /// these streams changed or that they were removed.
+    pub(crate) async fn notify_readers_changed(&mut self, streams: &[&str]) -> Result<()> {
+        let daemon = self.daemon.clone();
+        let conn = self.conn()?;
+        let text = "select pg_notify('svc_' || current_schema(), $1::text || ':' || $2::text || ':' || name)
+            from unnest($3::text[]) as name
+            where exists (select 1 from svc_group where daemon_id <> $1)";
+        let query = sqlx::query(text).bind(daemon).bind(READERS_CHANGED).bind(streams);
+        let ran = timeout(STATEMENT, query.execute(conn)).await;
+        self.ended(ran).map(drop)
     }
 
     /// Like [`Self::insert`], in a commit of its own.

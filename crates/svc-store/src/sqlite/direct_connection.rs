@@ -223,24 +223,6 @@ impl DirectConnection {
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn value_if_any<T: FromSql>(
-        &mut self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0)).optional()?)
-    }
-
-    pub(crate) fn values<T: FromSql>(
-        &mut self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        let mut statement = self.prepare(sql)?;
-        let rows = statement.query_map(params_from_iter(values), |row| row.get(0))?;
-        Ok(rows.collect::<Result<_, _>>()?)
-    }
-
     pub(crate) fn one<T: DirectRow>(
         &mut self,
         sql: &str,
@@ -322,12 +304,6 @@ impl RowReaders {
 
     pub(crate) fn close(&self) {
         drop(self.idle().take());
-    }
-
-    pub(crate) fn value<T: FromSql>(&self, sql: &str, values: &[Parameter<'_>]) -> Result<T> {
-        self.read(|conn| {
-            conn.prepare_cached(sql)?.query_row(params_from_iter(values), |row| row.get(0))
-        })
     }
 
     pub(crate) fn one<T: DirectRow>(
@@ -559,7 +535,6 @@ mod tests {
         assert_eq!(read("select 7 as number where false").unwrap(), None);
         assert!(read("select nothing").is_err(), "the connection survives a failure");
         assert!(read("delete from setting").is_err(), "it only reads");
-        assert_eq!(readers.value::<i64>("select 8", &[]).unwrap(), 8);
         let two = "select 1 as number union all select 2";
         let rows = readers.all::<Number>(two, &[]).unwrap();
         assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2]);

@@ -13,10 +13,7 @@ use sqlx::{
 };
 
 use super::file::{reader_options, vacuum_into, writer_options};
-use crate::{
-    CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, Result, ServerReport,
-    StoreError, boxed,
-};
+use crate::{MigrateError, Migrations, Result, StoreError, boxed};
 
 /// Migrations from an empty file to the current schema. The first is the baseline, which creates
 /// the schema of its version in one step.
@@ -48,9 +45,9 @@ impl Migrations {
         if !path.exists() {
             return Ok(Self::of_nothing());
         }
-        let mut conn = reader_options(path)?.connect().await.map_err(StoreError::from)?;
+        let mut conn = reader_options(path)?.connect().await?;
         let migrations = inspect(&mut conn).await?;
-        conn.close().await.map_err(StoreError::from)?;
+        conn.close().await?;
         Ok(migrations)
     }
 
@@ -58,112 +55,11 @@ impl Migrations {
     /// holds its lock.
     #[boxed(?Send)]
     pub async fn apply_file(path: &Path) -> Result<Self, MigrateError> {
-        let mut conn = writer_options(path)?.connect().await.map_err(StoreError::from)?;
+        let mut conn = writer_options(path)?.connect().await?;
         let migrations = inspect(&mut conn).await?;
         apply_with_backup(&migrations, &mut conn, path).await?;
-        conn.close().await.map_err(StoreError::from)?;
+        conn.close().await?;
         Ok(migrations)
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl Migrations {
-    /// Compares with a server's schema, without changing or creating anything.
-    #[boxed(?Send)]
-    pub async fn inspect_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
-        crate::postgres::inspect_server(options).await
-    }
-
-    /// Migrates a server's schema to our version, and creates it if it is missing.
-    #[boxed(?Send)]
-    pub async fn apply_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
-        crate::postgres::migrate_server(options).await
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl ServerReport {
-    /// # Errors
-    /// [`MigrateError::Refused`] if the server does not answer, or does not meet the store's
-    /// requirements.
-    #[boxed]
-    pub async fn look(options: &PostgresOptions) -> Result<Self, MigrateError> {
-        crate::postgres::look_at_server(options).await
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl CopyReport {
-    /// Moves the history in the file at `path`, which the caller has locked, to a server.
-    /// `progress` gets a table's name and the number of its rows so far. A trial changes nothing.
-    #[boxed(?Send)]
-    pub async fn to_server(
-        path: &Path,
-        options: &PostgresOptions,
-        is_trial: bool,
-        progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        crate::postgres::move_to_server(path, options, is_trial, progress).await
-    }
-
-    /// Moves a server's history to the file at `path`, which the caller has locked.
-    #[boxed(?Send)]
-    pub async fn to_file(
-        options: &PostgresOptions,
-        path: &Path,
-        is_trial: bool,
-        progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        crate::postgres::move_to_file(options, path, is_trial, progress).await
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-impl CopyReport {
-    #[boxed(?Send)]
-    pub async fn to_server(
-        _path: &Path,
-        _options: &PostgresOptions,
-        _is_trial: bool,
-        _progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        Err(without_postgres().into())
-    }
-
-    #[boxed(?Send)]
-    pub async fn to_file(
-        _options: &PostgresOptions,
-        _path: &Path,
-        _is_trial: bool,
-        _progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Self, CopyError> {
-        Err(without_postgres().into())
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-fn without_postgres() -> MigrateError {
-    MigrateError::Refused("this svc was built without PostgreSQL".to_owned())
-}
-
-#[cfg(not(feature = "postgres"))]
-impl Migrations {
-    #[boxed(?Send)]
-    pub async fn inspect_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
-        Err(without_postgres())
-    }
-
-    #[boxed(?Send)]
-    pub async fn apply_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
-        Err(without_postgres())
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-impl ServerReport {
-    #[boxed]
-    pub async fn look(_options: &PostgresOptions) -> Result<Self, MigrateError> {
-        Err(without_postgres())
     }
 }
 
@@ -250,17 +146,17 @@ async fn last_log_position(conn: &mut SqliteConnection) -> Result<i64> {
 async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
     // One commit for all steps: they apply together or not at all, and a first start syncs the disk
     // once.
-    let mut tx = conn.begin().await.map_err(StoreError::from)?;
+    let mut tx = conn.begin().await?;
     let failed = |error: sqlx::migrate::MigrateError| MigrateError::Failed(Arc::new(error));
     if is_before_baseline(&mut tx).await? {
-        note_steps_of_former_baseline(&mut tx).await.map_err(StoreError::from)?;
+        note_steps_of_former_baseline(&mut tx).await?;
         let steps = UPGRADE.iter().filter(|step| step.version > OLDEST).cloned().collect();
         let mut upgrade = Migrator::with_migrations(steps);
         upgrade.set_ignore_missing(true).run(&mut *tx).await.map_err(failed)?;
-        note_baseline(&mut tx).await.map_err(StoreError::from)?;
+        note_baseline(&mut tx).await?;
     }
     MIGRATOR.run(&mut *tx).await.map_err(failed)?;
-    tx.commit().await.map_err(StoreError::from)?;
+    tx.commit().await?;
     Ok(())
 }
 

@@ -184,6 +184,7 @@ const HOT: &[(&str, &[&str])] = &[
     ("where g.project = ?3 and (?1 is null", &[]),
     ("where true and (?1 is null or g.domain", &[]),
     ("and (last_seen, peer_id) < (?1, ?2)", &[]),
+    ("where status_rank in (0, 1, 2, 3, 4, 5) and display_name", FEW),
     ("where g.status = 'active' and g.project = ?1", &[]),
     ("e.kind = ?4 and e.kind <> 'frame' and e.position", &[]),
     ("true and e.position > ?1 and s.name", &[]),

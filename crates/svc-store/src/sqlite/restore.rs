@@ -14,7 +14,7 @@ use super::{
     file::{findings, reader_options, restore_options},
     migrate::{applied_steps, inspect, model_of},
 };
-use crate::{Migrations, RestoreError, Result, StoreError, boxed, upkeep::MoveMark};
+use crate::{Migrations, RestoreError, Result, boxed, upkeep::MoveMark};
 
 /// Statements that invalidate state from before the restore.
 ///
@@ -45,9 +45,9 @@ const SETTINGS: &[&str] = &["application_id", "user_version", "encoding"];
 /// If the file is damaged, of a later version, or has a schema that the migrations do not create.
 #[boxed(?Send)]
 pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, RestoreError> {
-    let mut conn = restore_options(path)?.connect().await.map_err(StoreError::from)?;
+    let mut conn = restore_options(path)?.connect().await?;
     let prepared = prepare(&mut conn, path, now).await;
-    let closed = conn.close().await.map_err(StoreError::from);
+    let closed = conn.close().await;
     let migrations = prepared?;
     closed?;
     Ok(migrations)
@@ -63,9 +63,9 @@ pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreErr
     let mut conn = read_only(path).await?;
     let migrations = inspect(&mut conn).await?;
     let mut model = model_of(&mut conn, migrations.current).await?;
-    let found = difference(&mut conn, &mut model).await.map_err(StoreError::from)?;
+    let found = difference(&mut conn, &mut model).await?;
     for conn in [conn, model] {
-        conn.close().await.map_err(StoreError::from)?;
+        conn.close().await?;
     }
     Ok(found)
 }
@@ -105,18 +105,18 @@ async fn prepare(
         return Err(RestoreError::NoSvcSchema);
     }
     let mut model = model_of(conn, migrations.current).await?;
-    let difference = difference(conn, &mut model).await.map_err(StoreError::from)?;
-    model.close().await.map_err(StoreError::from)?;
+    let difference = difference(conn, &mut model).await?;
+    model.close().await?;
     if let Some(difference) = difference {
         return Err(RestoreError::Foreign(difference));
     }
     let orphans =
         sqlx::query_scalar::<_, String>("select distinct \"table\" from pragma_foreign_key_check");
-    let orphans = orphans.fetch_all(&mut *conn).await.map_err(StoreError::from)?;
+    let orphans = orphans.fetch_all(&mut *conn).await?;
     if let Some(table) = orphans.first() {
         return Err(RestoreError::Foreign(format!("rows of the table {table} refer to nothing")));
     }
-    invalidate_old_state(conn, now).await.map_err(StoreError::from)?;
+    invalidate_old_state(conn, now).await?;
     Ok(migrations)
 }
 
