@@ -36,6 +36,23 @@ pub(crate) fn call(d: &Caller, name: &str, arguments: &Value) -> Value {
     result["structuredContent"].clone()
 }
 
+/// All events of a stream.
+#[track_caller]
+pub(crate) fn events(d: &Caller, stream: &str) -> Vec<Value> {
+    all_pages(d, &format!("/v1/events?stream={stream}&limit=500"), "events", "after")
+}
+
+#[track_caller]
+pub(crate) fn task_events(d: &Caller, task: &str) -> Vec<Value> {
+    events(d, &format!("task/{task}"))
+}
+
+/// A code by which a browser signs in.
+#[track_caller]
+pub(crate) fn login_code(d: &Caller) -> String {
+    text(&d.post("/v1/login_codes", &json!({})).ok(201), "code")
+}
+
 /// Events with ids from `first` on, without a gap.
 #[track_caller]
 pub(crate) fn dense(events: &[Event], first: u64) {
