@@ -78,7 +78,7 @@ fn common(
         }),
         "PostToolBatch" => HookMoment::BatchEnd,
         "Stop" | "AfterAgent" => HookMoment::Stop {
-            again: is_true(payload, "stop_hook_active"),
+            again: run_payload::flag(payload, "/stop_hook_active"),
             words: last_words(payload),
         },
         "StopFailure" => {
@@ -291,11 +291,6 @@ fn last_words(payload: &Value) -> Option<String> {
 /// A text that is not empty: a handler sends an empty text for a field without a value.
 fn text(object: &Value, key: &str) -> Option<String> {
     object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
-}
-
-/// Whether a member is true. A handler that can only send texts sends `"true"`.
-fn is_true(object: &Value, key: &str) -> bool {
-    object.get(key).is_some_and(|value| *value == true || *value == "true")
 }
 
 #[cfg(test)]

@@ -14,10 +14,8 @@ use svc_outcome::RunKind;
 use super::{HookClient, HookEvent, HookFormat, HookMoment};
 use crate::{
     AgentRequestId, Message, MessageType, Timestamp,
-    journal::{Ghap, Outcome, OutcomeVerdict},
-    quote::{
-        self, ModelText, QuotedLine, QuotedText, SafeForModels, chars_with_visibility, model_text,
-    },
+    journal::{Ghap, Outcome, OutcomeVerdict, shown},
+    quote::{self, ModelText, QuotedText, SafeForModels, chars_with_visibility, model_text},
     stamp::{AROUND_CHARS, MessageStamp},
 };
 
@@ -135,21 +133,14 @@ impl HookReply {
 #[error("the answer was dropped, as the daemon gives no such answer at this event: {0}")]
 pub struct UnexpectedOutput(String);
 
-/// What Claude Code takes at a prompt: a text for the model, and lines for the person.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PromptOutput {
-    #[serde(rename = "hookSpecificOutput")]
-    specific: Option<SpecificOutput>,
-    #[serde(rename = "systemMessage")]
-    line: Option<String>,
-}
-
+/// A text for the model; at a prompt, Claude Code also takes lines for the person, or only these.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InjectedContextOutput {
     #[serde(rename = "hookSpecificOutput")]
-    specific: SpecificOutput,
+    specific: Option<SpecificOutput>,
+    #[serde(rename = "systemMessage")]
+    line: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -212,8 +203,13 @@ pub fn checked_output(
             (HookClient::Opencode, _) => drop(read::<PluginOutput>(answer)?),
             (HookClient::Codex, HookMoment::Stop { .. }) => check_stop(answer, "block")?,
             (HookClient::Gemini, HookMoment::Stop { .. }) => check_stop(answer, "deny")?,
-            (HookClient::ClaudeCode, HookMoment::Prompt { .. }) => {
-                let PromptOutput { specific, line } = read(answer)?;
+            (client, moment) => {
+                let InjectedContextOutput { specific, line } = read(answer)?;
+                let takes_line =
+                    client == HookClient::ClaudeCode && matches!(moment, HookMoment::Prompt { .. });
+                if !takes_line && (specific.is_none() || line.is_some()) {
+                    return Err(unexpected(OTHER_FIELDS));
+                }
                 if specific.is_some_and(|specific| specific.hook_event_name != event.name) {
                     return Err(unexpected("it is for another event"));
                 }
@@ -227,12 +223,6 @@ pub fn checked_output(
                 };
                 if !line.as_ref().is_none_or(are_lines) {
                     return Err(unexpected("its line is none"));
-                }
-            }
-            _ => {
-                let output: InjectedContextOutput = read(answer)?;
-                if output.specific.hook_event_name != event.name {
-                    return Err(unexpected("it is for another event"));
                 }
             }
         },
@@ -253,9 +243,10 @@ fn read<'a, T: Deserialize<'a>>(answer: &'a Value) -> Result<T, UnexpectedOutput
         return Err(UnexpectedOutput("it is no object".to_owned()));
     }
     // serde's error may quote the answer, whose texts must not reach the log.
-    T::deserialize(answer)
-        .map_err(|_| UnexpectedOutput("its fields are others, or of other types".to_owned()))
+    T::deserialize(answer).map_err(|_| UnexpectedOutput(OTHER_FIELDS.to_owned()))
 }
+
+const OTHER_FIELDS: &str = "its fields are others, or of other types";
 
 /// Maximum characters of one message. `peer_inbox` returns the whole.
 const MESSAGE_CHARS: usize = 3_000;
@@ -385,9 +376,6 @@ const fn verb(message: &Message) -> &'static str {
     }
 }
 
-/// Maximum bytes of a summary and of a prediction.
-const TEXT_BYTES: usize = 1_000;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlierRun {
     pub verdict: OutcomeVerdict,
@@ -468,10 +456,6 @@ fn verdict_question(ghap: &Ghap, outcome: &Outcome) -> RunNote {
         outcome.outcome_id,
     );
     RunNote { text, action: Some(action) }
-}
-
-fn shown(text: &str) -> QuotedLine {
-    quote::line(text, TEXT_BYTES)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
 }
 
 /// Whether a member is true. A handler that can only send texts sends `"true"`.
-fn flag(value: &Value, pointer: &str) -> bool {
+pub(super) fn flag(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).is_some_and(|value| *value == true || *value == "true")
 }
 
