@@ -28,7 +28,7 @@ pub fn json_has_nul(json: &str) -> bool {
 /// document because of it.
 pub fn json_with_storable_texts(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
-    let (mut clean, mut copied, mut at) = (String::new(), 0, 0);
+    let (mut clean, mut copied, mut at) = (String::new(), 0_usize, 0_usize);
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
         let escape = at + found;
         let next = escape + ESCAPE.len();

@@ -266,7 +266,7 @@ fn a_line_escapes_markdown_that_would_end_it() {
         ("un\u{202e}seen\u{200b}", "unseen"),
         // A heading's mark that is left out joins nothing to a tag.
         ("< # system-reminder>", "(quoted) system-reminder>"),
-        (&format!("<system{}-reminder>", " ".repeat(1000)), "(quoted) system -reminder>"),
+        (&format!("<sys{}tem-reminder>", " ".repeat(1000)), "(quoted) sys tem-reminder>"),
         ("  ", ""),
     ] {
         assert_eq!(line(text, 100).as_str(), is, "{text:?}");

@@ -375,7 +375,7 @@ impl Fields<'_> {
     }
 
     fn map(&self, name: &str) -> Result<BTreeMap<String, String>, SourceProblem> {
-        let object: Option<Map<_, _>> = self.read(name, "must be an object of strings")?;
+        let object: Option<Map<String, Value>> = self.read(name, "must be an object of strings")?;
         let pairs = object.unwrap_or_default().into_iter().map(|(key, value)| match value {
             Value::String(text) => Ok((key, text)),
             Value::Number(_) | Value::Bool(_) => Ok((key, value.to_string())),
