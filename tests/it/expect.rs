@@ -47,12 +47,6 @@ pub(crate) fn task_events(d: &Caller, task: &str) -> Vec<Value> {
     events(d, &format!("task/{task}"))
 }
 
-/// A code by which a browser signs in.
-#[track_caller]
-pub(crate) fn login_code(d: &Caller) -> String {
-    text(&d.post("/v1/login_codes", &json!({})).ok(201), "code")
-}
-
 /// Events with ids from `first` on, without a gap.
 #[track_caller]
 pub(crate) fn dense(events: &[Event], first: u64) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, eventually, svc};
-use crate::expect::{login_code, peer, problem, put_records, text};
+use crate::expect::{peer, problem, put_records, text};
 use crate::wire::{Conn, Reply, Request};
 
 /// A signed-in browser: its cookie's pair and attributes.
@@ -21,13 +21,17 @@ struct Browser<'a> {
     token_id: String,
 }
 
+fn code(d: &Daemon) -> String {
+    text(&d.post("/v1/login_codes", &json!({})).ok(201), "code")
+}
+
 fn give_back(d: &Daemon, code: &str) -> Reply {
     d.stranger().post("/login", &json!({ "code": code }))
 }
 
 impl<'a> Browser<'a> {
     fn sign_in(d: &'a Daemon) -> Self {
-        let reply = give_back(d, &login_code(d));
+        let reply = give_back(d, &code(d));
         assert_eq!(reply.status(), 200, "{reply:?}");
         let cookie = reply.header("set-cookie").expect("a cookie");
         let mut parts = cookie.split("; ").map(str::to_owned);
@@ -56,7 +60,7 @@ fn code_signs_in_once_and_sets_an_http_only_cookie() {
     let said = browser.ask("POST", "/v1/tasks").json(&json!({ "title": "from the page" })).send();
     assert_eq!(said.status(), 201, "{said:?}");
 
-    let spent = login_code(&d);
+    let spent = code(&d);
     assert_eq!(give_back(&d, &spent).status(), 200);
     for (code, why) in [(spent.as_str(), "used already"), ("0123", "not known"), ("", "not known")]
     {
@@ -72,7 +76,7 @@ fn code_signs_in_once_and_sets_an_http_only_cookie() {
 #[test]
 fn concurrent_uses_of_a_code_sign_in_once() {
     let d = Daemon::start();
-    let code = login_code(&d);
+    let code = code(&d);
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let givers: Vec<_> =
             (0..8).map(|_| scope.spawn(|| give_back(&d, &code).status())).collect();
@@ -142,7 +146,7 @@ fn another_site_cannot_sign_a_browser_in() {
         ("Sec-Fetch-Site", "cross-site"),
         ("Sec-Fetch-Site", "same-site"),
     ] {
-        let code = login_code(&d);
+        let code = code(&d);
         let request = d.stranger().request("POST", "/login").header(name, value);
         let refused = request.json(&json!({ "code": code })).send();
         problem(&refused, 403, "forbidden");
@@ -151,9 +155,8 @@ fn another_site_cannot_sign_a_browser_in() {
     }
     // A form sends no JSON.
     let form = d.stranger().request("POST", "/login");
-    let form = form
-        .header("Content-Type", "text/plain")
-        .body(json!({ "code": login_code(&d) }).to_string());
+    let form =
+        form.header("Content-Type", "text/plain").body(json!({ "code": code(&d) }).to_string());
     problem(&form.send(), 415, "unsupported_media_type");
 }
 
@@ -231,7 +234,7 @@ fn browser_can_sign_out_and_rotation_signs_all_out() {
     assert_eq!(other.ask("GET", "/v1/peers").send().status(), 200);
     problem(&other.bare("DELETE", "/login").send(), 403, "forbidden");
 
-    let waiting = login_code(&d);
+    let waiting = code(&d);
     let token = text(&d.post("/v1/token/rotate", &json!({})).ok(200), "token");
     problem(&other.ask("GET", "/v1/peers").send(), 401, "unauthorized");
     problem(&give_back(&d, &waiting), 403, "forbidden");

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Running, eventually, free_port, svc, until};
-use crate::expect::{login_code, problem, text};
+use crate::expect::{problem, text};
 use crate::identity::process_token;
 use crate::wire::{Caller, Reply};
 
@@ -91,13 +91,17 @@ fn network_address() -> Option<IpAddr> {
     address
 }
 
+fn code(d: &Daemon) -> String {
+    text(&d.post("/v1/login_codes", &json!({})).ok(201), "code")
+}
+
 fn ticket(d: &Daemon) -> String {
     text(&d.post("/v1/login_tickets", &json!({})).ok(201), "ticket")
 }
 
 #[track_caller]
 fn cookie_secret(d: &Daemon) -> String {
-    let reply = d.stranger().post("/login", &json!({ "code": login_code(d) }));
+    let reply = d.stranger().post("/login", &json!({ "code": code(d) }));
     assert_eq!(reply.status(), 200, "{reply:?}");
     let pair = reply.header("set-cookie").expect("a cookie").split(';').next().expect("a pair");
     pair.split_once('=').expect("a value").1.to_owned()
@@ -154,7 +158,7 @@ fn cookie_is_invalid_for_other_users_by_any_address_or_header() {
 #[test]
 fn sign_in_by_another_user_is_refused_and_consumes_nothing() {
     let d = Daemon::start();
-    let (code, ticket) = (login_code(&d), ticket(&d));
+    let (code, ticket) = (code(&d), ticket(&d));
     let url = format!("{}/login", d.url());
     let give = |user, body: &Value| {
         let body = body.to_string();
@@ -188,7 +192,7 @@ fn configured_proxy_forwards_cookies_and_codes_but_no_tickets() {
     only_if!(has_another_user());
     let user = OTHER_USER.to_string();
     let d = Daemon::with(|plan| plan.flag("--proxy-user").flag(&user));
-    let (code, ticket) = (login_code(&d), ticket(&d));
+    let (code, ticket) = (code(&d), ticket(&d));
     let url = format!("{}/login", d.url());
     let give = |body: &Value| {
         let body = body.to_string();
@@ -309,8 +313,7 @@ fn page_host_is_in_no_unauthenticated_response() {
     let origin = format!("http://{}", named(&host));
     let request = d.stranger().request("POST", "/login").without("Host");
     let request = request.header("Host", &named(&host)).header("Origin", &origin);
-    let reply =
-        request.header("Sec-Fetch-Site", "same-origin").json(&json!({ "code": login_code(&d) }));
+    let reply = request.header("Sec-Fetch-Site", "same-origin").json(&json!({ "code": code(&d) }));
     let reply = reply.send();
     assert_eq!(reply.status(), 200, "{reply:?}");
     let cookie = reply.header("set-cookie").expect("a cookie");
