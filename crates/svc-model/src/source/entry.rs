@@ -350,7 +350,8 @@ impl Fields<'_> {
         name: &str,
         form: &str,
     ) -> Result<Option<T>, SourceProblem> {
-        let read = |value| T::deserialize(value).map_err(|_| SourceProblem::new(name, form));
+        let read =
+            |value: &Value| T::deserialize(value).map_err(|_| SourceProblem::new(name, form));
         self.get(name).map(read).transpose()
     }
 
