@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agents::{agent, dispatch, ended, events, over, with_config};
+use crate::agents::{agent, dispatch, ended, over, with_config};
 use crate::daemon::{Daemon, Running, eventually, svc, until};
-use crate::expect::{problem, text};
+use crate::expect::{events, problem, text};
 use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);

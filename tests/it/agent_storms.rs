@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::agents::{
-    agent, ask_host, dispatch, ended, events, is_dense, kill, over_within, runs, start, with_config,
+    agent, ask_host, dispatch, ended, is_dense, kill, over_within, runs, start, with_config,
 };
 use crate::daemon::{Daemon, Home, eventually, quickly, until};
-use crate::expect::{problem, text};
+use crate::expect::{events, problem, text};
 use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agents::{ask_host, dispatch, events, over_within, with_config};
+use crate::agents::{ask_host, dispatch, over_within, with_config};
 use crate::daemon::{Daemon, Running, until};
-use crate::expect::text;
+use crate::expect::{events, text};
 use crate::wire::{Caller, Sse};
 
 const BOUND: Duration = Duration::from_mins(1);

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::agents::{ended, events, with_config};
+use crate::agents::{ended, with_config};
 use crate::daemon::{eventually, until};
-use crate::expect::text;
+use crate::expect::{events, text};
 use crate::host::{Client, Host};
 use crate::shapes::instant;
 

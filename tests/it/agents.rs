@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, hook_payload, quickly, svc, until};
-use crate::expect::{dense, problem, text};
+use crate::expect::{dense, events, problem, text};
 use crate::wire::{Caller, Reply, tool_call};
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -98,19 +98,6 @@ fn invalid(reply: &Reply, field: &str) -> Value {
     let refusal = problem(reply, 422, "invalid_request");
     assert_eq!(refusal["field"], field, "{refusal}");
     refusal
-}
-
-pub(crate) fn events(d: &Caller, stream: &str) -> Vec<Value> {
-    let (mut all, mut after) = (Vec::new(), 0);
-    loop {
-        let page = d.get(&format!("/v1/events?stream={stream}&after={after}&limit=500")).ok(200);
-        all.extend(page["events"].as_array().expect("events").iter().cloned());
-        let next = &page["next_cursor"];
-        match next.as_u64().or_else(|| next.as_str()?.parse().ok()) {
-            Some(next) => after = next,
-            None => return all,
-        }
-    }
 }
 
 /// The stream of an agent has the host's numbers without a gap.

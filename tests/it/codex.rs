@@ -12,9 +12,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::agents::{events, with_config};
+use crate::agents::with_config;
 use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, svc, until};
-use crate::expect::{detail, page, seconds_of};
+use crate::expect::{detail, events, page, seconds_of};
 use crate::identity::{event, id_of, peer_of, prompt, start};
 
 const SOON: Duration = Duration::from_secs(30);

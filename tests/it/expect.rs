@@ -18,6 +18,35 @@ pub(crate) fn with_task() -> (Daemon, String) {
     (d, task)
 }
 
+/// The result of a bare call of a tool, whose text is its structured result.
+#[track_caller]
+pub(crate) fn result(d: &Caller, name: &str, arguments: &Value) -> Value {
+    let result = d.tool(name, arguments);
+    let text = result["content"][0]["text"].as_str().expect("a text");
+    let text: Value = serde_json::from_str(text).expect("an object");
+    assert_eq!(text, result["structuredContent"]);
+    result
+}
+
+/// The same of a call that must succeed: its structured result.
+#[track_caller]
+pub(crate) fn call(d: &Caller, name: &str, arguments: &Value) -> Value {
+    let result = result(d, name, arguments);
+    assert!(result["isError"].is_null(), "{name}: {result}");
+    result["structuredContent"].clone()
+}
+
+/// All events of a stream.
+#[track_caller]
+pub(crate) fn events(d: &Caller, stream: &str) -> Vec<Value> {
+    all_pages(d, &format!("/v1/events?stream={stream}&limit=500"), "events", "after")
+}
+
+#[track_caller]
+pub(crate) fn task_events(d: &Caller, task: &str) -> Vec<Value> {
+    events(d, &format!("task/{task}"))
+}
+
 /// Events with ids from `first` on, without a gap.
 #[track_caller]
 pub(crate) fn dense(events: &[Event], first: u64) {

@@ -192,7 +192,7 @@ fn hosted_agent_its_hooks_and_its_stdio_are_one_participant() {
 
     // The log has them a moment after the host.
     let turns = || {
-        let log = crate::agents::events(&d, &format!("agent/{}", coder.id));
+        let log = crate::expect::events(&d, &format!("agent/{}", coder.id));
         let of_message = |event: &&Value| {
             event["kind"] == "input"
                 && event["data"].to_string().contains("MESSAGE-OF-THE-OPERATOR")

@@ -6,24 +6,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Ran, svc};
-use crate::expect::{each, text};
+use crate::expect::{call, each, text};
 use crate::wire::tool_call;
-
-/// A bare `tools/call`, as hooks make it.
-#[track_caller]
-fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let reply = try_call(d, name, arguments);
-    assert!(reply["isError"].is_null(), "{name}: {reply}");
-    let text: Value = serde_json::from_str(reply["content"][0]["text"].as_str().expect("a text"))
-        .expect("an object");
-    assert_eq!(text, reply["structuredContent"]);
-    text
-}
-
-#[track_caller]
-fn try_call(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    d.tool(name, arguments)
-}
 
 fn attempt(session: &str) -> Value {
     json!({

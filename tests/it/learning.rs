@@ -4,24 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, svc};
-use crate::expect::{escape, put_records};
+use crate::expect::{call, escape, put_records, result};
 use crate::wire::tool_call;
-
-#[track_caller]
-fn result(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let result = d.tool(name, arguments);
-    let text = result["content"][0]["text"].as_str().expect("a text");
-    let text: Value = serde_json::from_str(text).expect("an object");
-    assert_eq!(text, result["structuredContent"]);
-    result
-}
-
-#[track_caller]
-fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let result = result(d, name, arguments);
-    assert!(result["isError"].is_null(), "{name}: {result}");
-    result["structuredContent"].clone()
-}
 
 #[track_caller]
 fn refuse(d: &Daemon, name: &str, arguments: &Value, kind: &str) -> Value {

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, Running, svc};
-use crate::expect::{all_pages, append, frame, with_task};
+use crate::expect::{append, frame, task_events, with_task};
 use crate::stored::{has_server, is_in_file, psql};
 
 const WITHIN: Duration = Duration::from_mins(2);
@@ -22,18 +22,13 @@ fn database() -> String {
     svc_store::scratch_server::new_database()
 }
 
-#[track_caller]
-fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
-    all_pages(d, &format!("/v1/events?stream=task/{task}&limit=100"), "events", "after")
-}
-
 #[test]
 fn a_history_moves_to_a_server_and_back() {
     only_if!(is_in_file() && has_server());
     let url = database();
     let (mut d, task) = with_task();
     append(&d, &task, &json!([frame("first\t\\N\n"), frame("second é 🦀")]));
-    let before = events(&d, &task);
+    let before = task_events(&d, &task);
     let beside = svc(&d.home, &["migrate", "--to", &url]);
     assert_eq!(beside.code, Some(3), "{beside:?}");
     d.stop();
@@ -58,7 +53,7 @@ fn a_history_moves_to_a_server_and_back() {
     let looked = svc(&d.home, &["doctor", "--json"]).stdout;
     assert!(looked.contains("it moves to") && looked.contains(&url), "{looked}");
     let forced = Daemon::with(|plan| plan.home(&d.home).flag("--force-local"));
-    assert_eq!(events(&forced, &task), before);
+    assert_eq!(task_events(&forced, &task), before);
     append(&forced, &task, &json!([frame("here alone")]));
     drop(forced);
     let late = svc(&d.home, &["migrate", "--to", &url]);
@@ -66,9 +61,9 @@ fn a_history_moves_to_a_server_and_back() {
     assert!(late.stderr.contains("was written to after it was moved"), "{late:?}");
 
     d.restart_with(|plan| plan.env("SVC_STORE_URL", &url));
-    assert_eq!(events(&d, &task), before, "ids, times and texts");
+    assert_eq!(task_events(&d, &task), before, "ids, times and texts");
     append(&d, &task, &json!([frame("third")]));
-    let after = events(&d, &task);
+    let after = task_events(&d, &task);
     let back = d.home.path("back.db");
     let from = ["migrate", "--from", &url, "--to", back.to_str().expect("a plain name")];
     let beside = svc(&d.home, &from);
@@ -89,7 +84,7 @@ fn a_history_moves_to_a_server_and_back() {
     fs::create_dir_all(home.path("")).expect("a data folder");
     fs::copy(&back, home.path("svc.db")).expect("a copy");
     let d = Daemon::with(|plan| plan.home(&home));
-    assert_eq!(events(&d, &task), after);
+    assert_eq!(task_events(&d, &task), after);
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agents::{dispatch, ended, events, kill, over, with_config};
+use crate::agents::{dispatch, ended, kill, over, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, hook_payload, svc, until};
-use crate::expect::text;
+use crate::expect::{events, text};
 use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(30);

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{
-    all_pages, append, dense, done, frame, instant, new_task, page, problem, subscribe, text,
+    all_pages, append, dense, done, frame, instant, new_task, page, problem, subscribe,
+    task_events, text,
 };
 use crate::wire::Caller;
 
@@ -27,11 +28,6 @@ fn terminal(status: &str) -> Value {
 #[track_caller]
 fn task(caller: &Caller, id: &str) -> Value {
     caller.get(&format!("/v1/tasks/{id}")).ok(200)
-}
-
-#[track_caller]
-fn events(caller: &Caller, id: &str) -> Vec<Value> {
-    all_pages(caller, &format!("/v1/events?stream=task/{id}&limit=500"), "events", "after")
 }
 
 #[test]
@@ -107,7 +103,7 @@ fn repeated_append_returns_the_first_ids() {
     let (first, last) = append(&d, &id, &json!([named("e"), named("e")]));
     assert_eq!((first, last), (7, 7), "twice within one batch");
     let lines: Vec<_> =
-        events(&d, &id)[1..].iter().map(|event| text(&event["data"], "line")).collect();
+        task_events(&d, &id)[1..].iter().map(|event| text(&event["data"], "line")).collect();
     assert_eq!(lines, ["a", "b", "c", "between", "d", "e"]);
     // The key belongs to the task's producer: another task may use it.
     let other = new_task(&d);
@@ -148,7 +144,7 @@ fn cancel_asks_the_runner_or_ends_a_task_without_one() {
     assert_eq!(task(&d, &nobody)["status"], "cancelled");
     problem(&cancel(&nobody), 409, "conflict");
     problem(&d.post(&format!("/v1/tasks/{nobody}/events"), &frame("a")), 409, "conflict");
-    assert_eq!(events(&d, &nobody).pop().unwrap()["kind"], "terminal", "its stream is closed");
+    assert_eq!(task_events(&d, &nobody).pop().unwrap()["kind"], "terminal", "its stream is closed");
 
     let running = new_task(&d);
     append(&d, &running, &status_event("active"));
@@ -192,7 +188,7 @@ fn concurrent_cancel_and_end_leave_one_end() {
         let wanted = if (cancelled, ended) == (200, 409) { "cancelled" } else { "done" };
         assert!(matches!((cancelled, ended), (200, 409) | (409, 200)), "{cancelled} {ended}");
         assert_eq!(task(&d, &id)["status"], wanted);
-        let ends = events(&d, &id).iter().filter(|event| event["kind"] == "terminal").count();
+        let ends = task_events(&d, &id).iter().filter(|event| event["kind"] == "terminal").count();
         assert_eq!(ends, 1);
     }
 }
@@ -214,7 +210,7 @@ fn concurrent_producers_leave_no_gap_and_keep_their_order() {
             });
         }
     });
-    let stored = events(&d, &id);
+    let stored = task_events(&d, &id);
     assert_eq!(stored.len(), 1 + 8 * 30 * 3);
     let mut next = [0; 8];
     for (n, event) in stored.iter().enumerate() {
@@ -277,7 +273,7 @@ fn refused_appends_leave_no_gap() {
     let seen = live.rest();
     dense(&seen, 1);
     assert_eq!(seen.len(), 1 + 3 * 25 * 2 + 1);
-    let stored = events(&d, &good);
+    let stored = task_events(&d, &good);
     assert_eq!(stored.len(), seen.len());
     assert_eq!(task(&d, &over)["last_id"], 2);
     let all = all_pages(&d, "/v1/events?limit=500", "events", "after");

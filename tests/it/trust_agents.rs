@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agent_requests::{CONFIG as REQUESTS, asked, send, start};
-use crate::agents::{agent, ask_host, ended, events, over, with_config};
+use crate::agents::{agent, ask_host, ended, over, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, svc, svc_with_input, until};
-use crate::expect::{problem, text};
+use crate::expect::{events, problem, text};
 use crate::hosted::{self, Obedient};
 use crate::wire::Caller;
 

@@ -196,8 +196,9 @@ const CLAUDE_EVENTS: &[(&str, u32)] = &[
     ("SessionEnd", 5),
 ];
 
-/// Kinds of notifications that report a prompt or the end of a turn.
-const WAITING: &str = "idle_prompt|permission_prompt|agent_needs_input|elicitation_dialog";
+/// Kinds of notifications that report a prompt, its answer or the end of a turn.
+const WAITING: &str =
+    "idle_prompt|permission_prompt|agent_needs_input|elicitation_dialog|elicitation_response";
 
 /// Events that start a waiter. A waiter ends with the message that begins a turn, and no hook
 /// reports a turn that the person interrupts. So each turn starts a new waiter at its beginning.
@@ -260,7 +261,7 @@ fn claude_groups(
         }
         let mut group = json!({ "hooks": handlers });
         if event == "Notification" {
-            // Only notifications that say that the session waits for the person. The end of a
+            // Only notifications that say whether the session waits for the person. The end of a
             // compaction needs none: it sends `SessionStart`.
             group["matcher"] = json!(WAITING);
         }

@@ -16,7 +16,10 @@ use globset::GlobBuilder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{AgentBackend, PermissionMode};
+use crate::{
+    agent::{AgentBackend, PermissionMode},
+    source::loads_code,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartRate {
@@ -167,10 +170,10 @@ pub struct InstanceView {
 /// Whether no request may set this variable, not even the operator's: it makes any program run code
 /// of whoever sets it, or send its keys there. A person writes it into `env` of the configuration.
 fn is_never_set_by_request(variable: &str) -> bool {
-    const NEVER: &str = "BASH_ENV ENV NODE_OPTIONS PYTHONPATH PYTHONSTARTUP PERL5OPT RUBYOPT \
-        JAVA_TOOL_OPTIONS GIT_SSH_COMMAND PATH HOME";
-    NEVER.split(' ').any(|never| never == variable)
-        || ["LD_", "DYLD_", "BASH_FUNC_"].iter().any(|prefix| variable.starts_with(prefix))
+    const NEVER: &str = "BASH_ENV ENV PYTHONSTARTUP PERL5OPT RUBYOPT JAVA_TOOL_OPTIONS \
+        GIT_SSH_COMMAND PATH HOME";
+    loads_code(variable)
+        || NEVER.split(' ').any(|never| never == variable)
         || variable.ends_with("_BASE_URL")
 }
 

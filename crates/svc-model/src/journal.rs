@@ -563,7 +563,7 @@ impl Ghap {
 const SHOWN_BYTES: usize = 1000;
 
 /// A text of a record as one quoted line, since its reader may not be its author.
-fn shown(text: &str) -> QuotedLine {
+pub(crate) fn shown(text: &str) -> QuotedLine {
     quote::line(text, SHOWN_BYTES)
 }
 

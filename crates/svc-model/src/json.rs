@@ -1,5 +1,5 @@
-//! Looks at JSON texts and values without building a tree or a text: U+0000, length, memory, and
-//! depth.
+//! Looks at JSON texts and values without building a tree or a text: characters that are not
+//! stored, length, memory, and depth.
 
 use std::{borrow::Cow, io};
 
@@ -15,32 +15,48 @@ pub const NUL_REFUSED: &str = "a text must not have the character U+0000";
 
 /// Whether a text in this JSON has U+0000.
 pub fn json_has_nul(json: &str) -> bool {
-    next_escape(json.as_bytes(), 0).is_some()
+    let json = json.as_bytes();
+    memchr::memmem::find_iter(json, ESCAPE).any(|at| {
+        // The backslash may itself be escaped.
+        let before = json[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+        before.is_multiple_of(2)
+    })
 }
 
-/// The JSON with U+FFFD for each U+0000.
-pub fn json_without_nul(json: &str) -> Cow<'_, str> {
-    let Some(mut at) = next_escape(json.as_bytes(), 0) else { return json.into() };
-    let (mut clean, mut start) = (String::with_capacity(json.len()), 0);
-    loop {
-        clean.push_str(&json[start..at]);
-        clean.push_str("\\ufffd");
-        start = at + ESCAPE.len();
-        match next_escape(json.as_bytes(), start) {
-            Some(next) => at = next,
-            None => break,
-        }
+/// The JSON with U+FFFD for each U+0000 and for each surrogate outside a pair. JavaScript writes
+/// such a surrogate for a text that was cut within a character, and `serde_json` refuses the whole
+/// document because of it.
+pub fn json_with_storable_texts(json: &str) -> Cow<'_, str> {
+    let bytes = json.as_bytes();
+    let (mut clean, mut copied, mut at) = (String::new(), 0_usize, 0_usize);
+    while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        let escape = at + found;
+        let next = escape + ESCAPE.len();
+        at = match (code_unit(bytes, escape), code_unit(bytes, next)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => next + ESCAPE.len(),
+            (Some(0 | 0xd800..=0xdfff), _) => {
+                clean.push_str(&json[copied..escape]);
+                clean.push_str("\\ufffd");
+                copied = next;
+                next
+            }
+            (Some(_), _) => next,
+            (None, _) => escape + 2,
+        };
     }
-    clean.push_str(&json[start..]);
+    if copied == 0 {
+        return json.into();
+    }
+    clean.push_str(&json[copied..]);
     clean.into()
 }
 
-/// The index of the next escape whose backslash is not itself escaped.
-fn next_escape(json: &[u8], from: usize) -> Option<usize> {
-    let found = memchr::memmem::find_iter(&json[from..], ESCAPE).map(|at| from + at);
-    found.into_iter().find(|at| {
-        let before = json[..*at].iter().rev().take_while(|byte| **byte == b'\\').count();
-        before.is_multiple_of(2)
+/// The UTF-16 code unit of the escape at this index; `None` if there is no escape with digits.
+fn code_unit(json: &[u8], at: usize) -> Option<u16> {
+    let digits = json.get(at..at + ESCAPE.len())?.strip_prefix(b"\\u")?;
+    digits.iter().try_fold(0, |unit, digit| {
+        let digit = u16::try_from(char::from(*digit).to_digit(16)?).ok()?;
+        Some((unit << 4) | digit)
     })
 }
 
@@ -115,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escaped_nul_is_replaced_and_its_look_alikes_are_not() {
+    fn escapes_that_no_text_may_hold_are_replaced_and_look_alikes_are_not() {
         for (json, clean) in [
             (r#"{"a":"\u0000"}"#, r#"{"a":"\ufffd"}"#),
             (r#"{"a\u0000":"b\\\u0000c\u0000"}"#, r#"{"a\ufffd":"b\\\ufffdc\ufffd"}"#),
@@ -124,7 +140,22 @@ mod tests {
             (r#"{"a":"\\\\u0000 \u0001 u0000"}"#, r#"{"a":"\\\\u0000 \u0001 u0000"}"#),
         ] {
             assert_eq!(json_has_nul(json), json != clean, "{json}");
-            assert_eq!(json_without_nul(json), clean);
+            assert_eq!(json_with_storable_texts(json), clean);
+        }
+        // Half a character is refused by serde, and a whole one is not.
+        for (json, clean) in [
+            (r#"["\ud83d"]"#, r#"["\ufffd"]"#),
+            (r#"["a\uDE00b\ud83d\ud83d\ude00"]"#, r#"["a\ufffdb\ufffd\ud83d\ude00"]"#),
+            (r#"["\ud83d\n\ude00"]"#, r#"["\ufffd\n\ufffd"]"#),
+            (r#"["\\ud83d \ud83d\ude00 \u00e9"]"#, r#"["\\ud83d \ud83d\ude00 \u00e9"]"#),
+            (r#"["\ud83"#, r#"["\ud83"#),
+            (r#"["\"#, r#"["\"#),
+        ] {
+            assert_eq!(json_with_storable_texts(json), clean);
+            if json.ends_with(']') {
+                serde_json::from_str::<Value>(clean).unwrap();
+                assert_eq!(serde_json::from_str::<Value>(json).is_err(), json != clean, "{json}");
+            }
         }
     }
 

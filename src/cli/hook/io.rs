@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde_json::Value;
-use svc_model::{Clock as _, SystemClock, json_without_nul};
+use svc_model::{Clock as _, SystemClock, json_with_storable_texts};
 use svc_sys::config::{Env, Paths};
 use svc_sys::private_file;
 
@@ -42,7 +42,7 @@ pub(super) fn read_payload() -> Result<Value, String> {
         let is_end = count == 0;
         if is_end || bytes.trim_ascii_end().ends_with(b"}") {
             let parsed = match std::str::from_utf8(&bytes) {
-                Ok(text) => serde_json::from_str::<Value>(&json_without_nul(text)),
+                Ok(text) => serde_json::from_str::<Value>(&json_with_storable_texts(text)),
                 Err(_) => serde_json::from_slice(&bytes),
             };
             match parsed {
@@ -64,7 +64,7 @@ fn decode_lossy(bytes: &[u8], problem: &str) -> Result<Value, String> {
     if bytes.trim_ascii().is_empty() {
         return Err("standard input: is empty".to_owned());
     }
-    match serde_json::from_str(&json_without_nul(&String::from_utf8_lossy(bytes))) {
+    match serde_json::from_str(&json_with_storable_texts(&String::from_utf8_lossy(bytes))) {
         Ok(value @ Value::Object(_)) => Ok(shortened(value, bytes.len())),
         _ => Err(format!("standard input: {problem}")),
     }
@@ -167,8 +167,11 @@ mod tests {
         let mut bytes = br#"{"prompt":"a"#.to_vec();
         bytes.extend([0xff, b'"', b'}']);
         assert_eq!(decode_lossy(&bytes, "").unwrap()["prompt"], "a\u{fffd}");
-        let nul = br#"{"prompt":"a\u0000"}"#;
-        assert_eq!(decode_lossy(nul, "").unwrap()["prompt"], "a\u{fffd}");
+        // A client in JavaScript may cut a text within a character.
+        for unstorable in [r#"{"prompt":"a\u0000"}"#, r#"{"prompt":"a\ud83d"}"#] {
+            let payload = decode_lossy(unstorable.as_bytes(), "").unwrap();
+            assert_eq!(payload["prompt"], "a\u{fffd}");
+        }
         assert!(decode_lossy(b" \n", "").unwrap_err().contains("empty"));
         assert!(decode_lossy(b"[1]", "p").unwrap_err().contains('p'));
     }

@@ -327,13 +327,14 @@ pub fn follow_calls(
         _ if is_past => false,
         HookMoment::ToolStart(tool) => calls.begin(tool.call()),
         HookMoment::Start { source } if *source != SessionSource::Compact => calls.clear(),
-        HookMoment::Prompt { .. }
+        // A call that was refused has no end of its own.
+        HookMoment::BatchEnd
+        | HookMoment::Prompt { .. }
         | HookMoment::Stop { .. }
         | HookMoment::TurnOver { .. }
         | HookMoment::Refused(_)
         | HookMoment::End { .. } => calls.clear(),
         HookMoment::Start { .. }
-        | HookMoment::BatchEnd
         | HookMoment::Waiting(_)
         | HookMoment::Answered(_)
         | HookMoment::Retry(_)
@@ -423,12 +424,14 @@ pub fn is_sign_of_life(
 ) -> bool {
     let is_fresh = |at| now.since(at) < limits::HOOK_SEEN_RESOLUTION;
     let writes_nothing = match event.moment {
-        HookMoment::ToolStart(_) | HookMoment::ToolEnd(_) => {
+        HookMoment::ToolStart(_)
+        | HookMoment::ToolEnd(_)
+        | HookMoment::BatchEnd
+        | HookMoment::Other => {
             event.counted_tool().is_none()
                 && event.finished_run().is_none()
                 && !follow_calls(&mut calls.clone(), event, HookTiming::Live, Some(peer))
         }
-        HookMoment::BatchEnd | HookMoment::Other => true,
         _ => false,
     };
     writes_nothing

@@ -270,7 +270,7 @@ fn a_call_is_open_from_its_start_to_its_end() {
     assert_eq!(follow(HookMoment::Other, live), (false, false));
     assert_eq!(follow(compacted(), live), (false, false));
     assert_eq!(follow(ends(), late(EARLIER)), (true, true));
-    for end in [prompt(), stop(), turn_over(), start(), end()] {
+    for end in [prompt(), stop(), turn_over(), start(), end(), HookMoment::BatchEnd] {
         assert_eq!(follow(begins(), live), (true, false));
         assert_eq!(follow(end, live), (true, true));
     }
@@ -386,7 +386,9 @@ fn only_what_writes_nothing_is_a_mere_sign_of_life() {
     assert!(!is_sign_of_life(&tool_end, &session(NOW), (&idle, &none), NOW), "it is busy now");
     let mut open = OpenCalls::default();
     open.begin(tool("Bash").call());
-    assert!(!is_sign_of_life(&tool_end, &session(NOW), (&busy, &open), NOW), "it ends a call");
+    for event in [tool_end, claude(HookMoment::BatchEnd)] {
+        assert!(!is_sign_of_life(&event, &session(NOW), (&busy, &open), NOW), "it ends a call");
+    }
 }
 
 #[test]

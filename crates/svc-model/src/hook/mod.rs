@@ -32,7 +32,7 @@ pub use event::{
 pub use payload::{MissingField, read, session_of};
 pub use prompt::{ClaudePrompt, OpencodePrompt, PromptAnswer, RefusedAnswer, one_line};
 pub use reply::{
-    EarlierRun, HELD_REQUEST, HookNote, HookReply, MailDigest, ReplyParts, UnexpectedOutput,
+    EarlierRun, HELD_REQUEST, HookReply, MailDigest, RunNote, UnexpectedOutput,
     abandoned_record_note, checked_output, headline, headlines, is_evidence, own_record_note,
     run_note, turn_text,
 };

@@ -73,12 +73,12 @@ fn common(
         }
         "PreToolUse" | "BeforeTool" => HookMoment::ToolStart(tool_use(payload)?),
         "PostToolUse" | "PostToolUseFailure" | "AfterTool" => HookMoment::ToolEnd(HookToolUse {
-            run: checked_run(client, payload),
+            run: checked_run(client, &event, payload),
             ..tool_use(payload)?
         }),
         "PostToolBatch" => HookMoment::BatchEnd,
         "Stop" | "AfterAgent" => HookMoment::Stop {
-            again: is_true(payload, "stop_hook_active"),
+            again: run_payload::flag(payload, "/stop_hook_active"),
             words: last_words(payload),
         },
         "StopFailure" => {
@@ -101,6 +101,7 @@ fn common(
         }
         "Notification" => match text(payload, "notification_type").as_deref() {
             Some("idle_prompt") => HookMoment::TurnOver { failure: None },
+            Some("elicitation_response") => HookMoment::Answered(None),
             Some(kind) => {
                 prompt_of_notification(kind, payload).map_or(HookMoment::Other, HookMoment::Waiting)
             }
@@ -179,8 +180,8 @@ fn tool_use(payload: &Value) -> Result<HookToolUse, MissingField> {
 }
 
 /// The run that is over, if the tool was a shell and the command a test, a build or a check.
-fn checked_run(client: HookClient, payload: &Value) -> Option<CheckedRun> {
-    let run = run_payload::run_of_tool(client, payload)?;
+fn checked_run(client: HookClient, event: &str, payload: &Value) -> Option<CheckedRun> {
+    let run = run_payload::run_of_tool(client, event, payload)?;
     Some(CheckedRun { verdict: svc_outcome::judge(&run)?, command: run.command })
 }
 
@@ -206,7 +207,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
         "chat.message" => HookMoment::Prompt { text: parts(&payload["output"]["parts"]) },
         "tool.execute.before" => HookMoment::ToolStart(tool_use(&payload["output"]["args"])?),
         "tool.execute.after" => HookMoment::ToolEnd(HookToolUse {
-            run: checked_run(HookClient::Opencode, payload),
+            run: checked_run(HookClient::Opencode, &event, payload),
             ..tool_use(&properties["args"])?
         }),
         "session.idle" => HookMoment::Stop { again: false, words: last_words(payload) },
@@ -290,11 +291,6 @@ fn last_words(payload: &Value) -> Option<String> {
 /// A text that is not empty: a handler sends an empty text for a field without a value.
 fn text(object: &Value, key: &str) -> Option<String> {
     object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
-}
-
-/// Whether a member is true. A handler that can only send texts sends `"true"`.
-fn is_true(object: &Value, key: &str) -> bool {
-    object.get(key).is_some_and(|value| *value == true || *value == "true")
 }
 
 #[cfg(test)]
@@ -424,6 +420,42 @@ mod tests {
         assert_eq!(moment_of(ClaudeCode, "PostToolBatch", &payload), HookMoment::BatchEnd);
     }
 
+    /// `event` of the tool `hook_event` names the event of a payload that does not.
+    #[test]
+    fn a_run_is_seen_whoever_names_its_event() {
+        let response = json!({ "stdout": "test result: ok. 1 passed; 0 failed", "stderr": "" });
+        let input = json!({ "command": "cargo test" });
+        for (client, name, payload) in [
+            (
+                ClaudeCode,
+                "PostToolUse",
+                json!({ "tool_name": "Bash", "tool_input": input, "tool_response": response }),
+            ),
+            (
+                Codex,
+                "PostToolUse",
+                json!({ "tool_name": "Bash", "tool_input": input, "tool_response": response["stdout"] }),
+            ),
+            (
+                Gemini,
+                "AfterTool",
+                json!({ "tool_name": "run_shell_command", "tool_input": input,
+                "tool_response": { "llmContent": "Output: test result: ok. 1 passed; 0 failed" } }),
+            ),
+            (
+                Opencode,
+                "tool.execute.after",
+                json!({ "input": { "tool": "bash", "args": input },
+                "output": { "output": response["stdout"], "metadata": { "exit": 0 } } }),
+            ),
+        ] {
+            let HookMoment::ToolEnd(used) = moment_of(client, name, &payload) else {
+                panic!("{payload}")
+            };
+            assert!(used.run.is_some(), "{payload}");
+        }
+    }
+
     #[test]
     fn flat_text_fields_are_parsed_and_empty_ones_are_absent() {
         let payload = json!({
@@ -509,8 +541,14 @@ mod tests {
         let moment = read(ClaudeCode, Some("Notification"), &idle).unwrap().moment;
         assert_eq!(moment, HookMoment::TurnOver { failure: None });
         let replied = event("permission.replied", json!({ "sessionID": "s" }));
-        let moment = read(Opencode, None, &replied).unwrap().moment;
-        assert!(matches!(moment, HookMoment::Answered(None)));
+        // As captured of Claude Code 2.1.197.
+        let answered = json!({ "session_id": "s", "hook_event_name": "Notification",
+            "message": "Elicitation response for server \"bus\": cancel",
+            "notification_type": "elicitation_response" });
+        for (client, payload) in [(Opencode, replied), (ClaudeCode, answered)] {
+            let moment = read(client, None, &payload).unwrap().moment;
+            assert_eq!(moment, HookMoment::Answered(None), "{payload}");
+        }
     }
 
     #[test]

@@ -9,11 +9,11 @@ use svc_outcome::ToolRun;
 
 use super::HookClient;
 
-/// The shell command that a hook after a tool reports. `None` for another tool or event, and for a
-/// command that continues in the background.
-pub(super) fn run_of_tool(client: HookClient, payload: &Value) -> Option<ToolRun> {
+/// The shell command that a hook after a tool reports by this event. `None` for another tool, and
+/// for a command that continues in the background.
+pub(super) fn run_of_tool(client: HookClient, event: &str, payload: &Value) -> Option<ToolRun> {
     match client {
-        HookClient::ClaudeCode => of_claude(payload),
+        HookClient::ClaudeCode => of_claude(event, payload),
         HookClient::Codex => of_codex(payload),
         HookClient::Gemini => of_gemini(payload),
         HookClient::Opencode => of_opencode(payload),
@@ -25,7 +25,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
 }
 
 /// Whether a member is true. A handler that can only send texts sends `"true"`.
-fn flag(value: &Value, pointer: &str) -> bool {
+pub(super) fn flag(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).is_some_and(|value| *value == true || *value == "true")
 }
 
@@ -47,9 +47,9 @@ fn joined(parts: [&str; 2]) -> String {
 
 /// `PostToolUse` comes after a success only, and has no status; `PostToolUseFailure` has an `error`
 /// that begins with the status.
-fn of_claude(payload: &Value) -> Option<ToolRun> {
+fn of_claude(event: &str, payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["Bash", "PowerShell"])?;
-    match text(payload, "/hook_event_name")? {
+    match event {
         "PostToolUse" => {
             let response = payload.get("tool_response")?;
             // A handler that can only send texts sends the object as a text.
@@ -102,9 +102,6 @@ fn of_claude(payload: &Value) -> Option<ToolRun> {
 /// `PostToolUse` comes after successes and failures alike, and has only the output.
 fn of_codex(payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["Bash"])?;
-    if text(payload, "/hook_event_name")? != "PostToolUse" {
-        return None;
-    }
     let response = payload.get("tool_response")?;
     let (output, exit_code) = match response {
         Value::String(output) => status_in_text(output),
@@ -136,9 +133,6 @@ fn exit_code_of(value: &Value) -> Option<i32> {
 /// success), `Signal: …`.
 fn of_gemini(payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["run_shell_command"])?;
-    if text(payload, "/hook_event_name")? != "AfterTool" {
-        return None;
-    }
     let response = payload.get("tool_response")?;
     let content = match response.get("llmContent") {
         Some(Value::String(content)) => content.clone(),
@@ -182,7 +176,7 @@ fn of_gemini(payload: &Value) -> Option<ToolRun> {
 /// `tool.execute.after` as the plugin passes it on:
 /// `{hook, input: {tool, args}, output: {output, metadata}}`.
 fn of_opencode(payload: &Value) -> Option<ToolRun> {
-    if text(payload, "/hook")? != "tool.execute.after" || text(payload, "/input/tool")? != "bash" {
+    if text(payload, "/input/tool")? != "bash" {
         return None;
     }
     let output = text(payload, "/output/output").unwrap_or_default();
@@ -231,7 +225,9 @@ mod tests {
     /// What a hook with this payload reports, of the client that `path` names.
     fn run_of(path: &str, payload: &Value) -> Option<ToolRun> {
         let (client, _) = path.split_once('/').unwrap();
-        run_of_tool(HookClient::parse(client).unwrap(), payload)
+        let (_, hook) = path.rsplit_once('/').unwrap();
+        let (event, _) = hook.split_once('-').unwrap();
+        run_of_tool(HookClient::parse(client).unwrap(), event, payload)
     }
 
     #[test]

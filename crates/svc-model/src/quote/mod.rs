@@ -28,7 +28,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use self::imitation::unimitated;
-use crate::{GhapId, HookId, MessageId, OutcomeId, PeerId, TaskId, Timestamp, ValueId};
+use crate::{
+    GhapId, HookId, MessageId, OutcomeId, PeerId, TaskId, Timestamp, ValueId,
+    json_with_storable_texts,
+};
 
 pub use imitation::{plain, plain_data};
 pub(crate) use look::skeleton as skeleton_of;
@@ -248,7 +251,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
 /// bytes are unchanged. A text that is not JSON is returned unchanged.
 pub fn unimitated_json(text: &str) -> Cow<'_, str> {
     with_strings(text, |literal| {
-        let string = string_of(literal)?;
+        let (string, _) = string_of(literal)?;
         let Cow::Owned(broken) = unimitated(&string) else { return None };
         Some(Value::String(broken).to_string())
     })
@@ -290,21 +293,26 @@ fn end_of_string(text: &str, start: usize) -> Option<usize> {
     }
 }
 
-fn string_of(literal: &str) -> Option<Cow<'_, str>> {
+/// The string of a literal, and whether its surrogates are all in pairs. U+FFFD stands for others,
+/// which serde refuses and a client may read.
+fn string_of(literal: &str) -> Option<(Cow<'_, str>, bool)> {
     let inner = literal.get(1..literal.len().checked_sub(1)?)?;
-    if inner.contains('\\') {
-        serde_json::from_str(literal).ok().map(Cow::Owned)
-    } else {
-        Some(Cow::Borrowed(inner))
+    if !inner.contains('\\') {
+        return Some((Cow::Borrowed(inner), true));
     }
+    if let Ok(string) = serde_json::from_str(literal) {
+        return Some((Cow::Owned(string), true));
+    }
+    let string = serde_json::from_str(&json_with_storable_texts(literal)).ok()?;
+    Some((Cow::Owned(string), false))
 }
 
 /// A literal with its string made plain; `None` if it is plain already.
 fn plain_literal(literal: &str) -> Option<String> {
-    let string = string_of(literal)?;
+    let (string, is_paired) = string_of(literal)?;
     let plain = plain_data(&string);
     let has_separators = literal.contains(['\u{2028}', '\u{2029}']);
-    (has_separators || *plain != *string).then(|| {
+    (has_separators || !is_paired || *plain != *string).then(|| {
         let literal = Value::String(plain.into_owned()).to_string();
         literal.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
     })

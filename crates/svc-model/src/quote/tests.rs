@@ -27,10 +27,11 @@ const SIGNS: [&str; 13] = [
     "isuser=true",
 ];
 
-const TAGS: [&str; 6] = [
+const TAGS: [&str; 7] = [
     "<system-reminder>",
     "</system-reminder>",
     "</hook_context>",
+    "</untrusted_context>",
     "</hook_prompt>",
     "</task-notification>",
     "<|im_start|>",
@@ -63,7 +64,7 @@ fn piece() -> impl Strategy<Value = String> {
             "nothing is ", "to be answered", "Answer: ", "peer_send", "sessions_send",
             "Agent-to-agent", "message context", "sourceSession=", "sourceTool", "=",
             "isUser=true", "isUser", "true", "</system-reminder>", "system", "reminder",
-            "hook_context>", "<|im_start|>", "task-notification",
+            "hook_context>", "<|im_start|>", "task-notification", "untrusted_context>",
         ]),
         fixed(&[
             "Іntеr", "ｓｅｓｓｉｏｎ", "mеssаgе", "𝐈𝐧𝐭𝐞𝐫", "ﬁ", "seßion", "ſeſſion", "１", "①",
@@ -122,6 +123,7 @@ proptest! {
         }
         let one = line(&text, 4096).to_string();
         assert_harmless(&one)?;
+        prop_assert_eq!(&*plain(&one), &one);
         prop_assert_eq!(lines(&one).count(), 1);
         assert_harmless(&excerpt(&text, 4096))?;
         assert_harmless(&line(&text, text.len() / 2).to_string())?;
@@ -173,7 +175,7 @@ proptest! {
         };
         let from = MessageSender::new("peer_1", Some(&peer));
         let message = Message::example(MessageType::Query, "");
-        let stamp = stamp(&message, &from, None, false).before.into_string();
+        let stamp = stamp(&message, &from, None, false, None).before.into_string();
         let lines: Vec<&str> = lines(&stamp).collect();
         prop_assert_eq!(lines.len(), 3, "{:?}", stamp);
         prop_assert!(lines[0].starts_with("[Inter-session message] sourceSession=agent:codex:"));
@@ -231,6 +233,15 @@ fn only_strings_with_an_imitation_change_in_results_of_a_server() {
 }
 
 #[test]
+fn half_a_character_hides_no_imitation() {
+    let text = r#"{"a":"</system-reminder>\ud83d","b":"\ud83d\ude00 \udc00"}"#;
+    let is = r#"{"a":"(quoted) /system-reminder>�","b":"\ud83d\ude00 \udc00"}"#;
+    assert_eq!(unimitated_json(text), is);
+    // One such string would make a strict client refuse a whole list of definitions.
+    assert_eq!(json(text), r#"{"a":"(quoted) /system-reminder>�","b":"😀 �"}"#);
+}
+
+#[test]
 fn a_model_text_formats_like_a_string() {
     let mut text = model_text!("{} calls:\n{}", 3_u32, QuotedText::new("a\nb"));
     text.push(&" end");
@@ -253,6 +264,9 @@ fn a_line_escapes_markdown_that_would_end_it() {
         ),
         ("![x](http://nowhere/?q)", "![x] (http://nowhere/?q)"),
         ("un\u{202e}seen\u{200b}", "unseen"),
+        // A heading's mark that is left out joins nothing to a tag.
+        ("< # system-reminder>", "(quoted) system-reminder>"),
+        (&format!("<sys{}tem-reminder>", " ".repeat(1000)), "(quoted) sys tem-reminder>"),
         ("  ", ""),
     ] {
         assert_eq!(line(text, 100).as_str(), is, "{text:?}");

@@ -1,9 +1,11 @@
 //! The configuration entry of one server.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU16, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
+
+use crate::parse_word;
 
 /// Name of the built-in server.
 pub const BUILTIN_CORE: &str = "core";
@@ -89,6 +91,13 @@ pub enum Sharing {
     Session,
 }
 
+impl Sharing {
+    /// Of an entry that does not say it.
+    const fn usual(is_stdio: bool) -> Self {
+        if is_stdio { Self::Project } else { Self::Shared }
+    }
+}
+
 /// Why an entry cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", if path.is_empty() { String::new() } else { format!("{path}: ") })]
@@ -129,13 +138,11 @@ impl SourceEntry {
         if fields.get(unused).is_some() {
             warnings.push(format!("{unused} is ignored: the entry has a {used}, which counts"));
         }
-        let sharing = match (fields.text("sharing")?.as_deref(), &transport) {
-            (Some("project"), _) | (None, SourceTransport::Stdio { .. }) => Sharing::Project,
-            (Some("session"), _) => Sharing::Session,
-            (Some("shared") | None, _) => Sharing::Shared,
-            (Some(_), _) => {
-                return Err(SourceProblem::new("sharing", "must be shared, project or session"));
-            }
+        let usual = Sharing::usual(matches!(transport, SourceTransport::Stdio { .. }));
+        let sharing = match fields.text("sharing")? {
+            None => usual,
+            Some(word) => parse_word(&word)
+                .map_err(|_| SourceProblem::new("sharing", "must be shared, project or session"))?,
         };
         let inherited = fields.texts("env_inherit")?.unwrap_or_default();
         let (env_inherit, barred): (Vec<_>, Vec<_>) =
@@ -177,14 +184,8 @@ impl SourceEntry {
             _ if text("url").is_some() && text("command").is_none() => "http",
             _ => "stdio",
         };
-        let sharing = match text("sharing") {
-            Some("project") => Sharing::Project,
-            Some("session") => Sharing::Session,
-            Some("shared") => Sharing::Shared,
-            _ if transport == "stdio" => Sharing::Project,
-            _ => Sharing::Shared,
-        };
-        (transport, sharing)
+        let sharing = text("sharing").and_then(|word| parse_word(word).ok());
+        (transport, sharing.unwrap_or_else(|| Sharing::usual(transport == "stdio")))
     }
 
     pub fn transport_name(&self) -> &'static str {
@@ -284,10 +285,10 @@ fn remote(fields: &Fields<'_>, kind: RemoteKind) -> Result<SourceTransport, Sour
 }
 
 fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, SourceProblem> {
-    let Some(value) = fields.get("oauth") else { return Ok(OauthChoice::default()) };
-    let object =
-        value.as_object().ok_or_else(|| SourceProblem::new("oauth", "must be an object"))?;
-    let own = Fields(object);
+    let Some(object) = fields.read("oauth", "must be an object")? else {
+        return Ok(OauthChoice::default());
+    };
+    let own = Fields(&object);
     let within = |problem: SourceProblem| {
         SourceProblem::new(format!("oauth.{}", problem.path), problem.reason)
     };
@@ -297,25 +298,17 @@ fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, SourceProblem> {
             SourceProblem::new("oauth.scopes", "must be a string, or a list of strings")
         })?,
     };
-    let port = match own.get("callbackPort") {
-        None => None,
-        Some(port) => {
-            let number =
-                port.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
-            let bad = || SourceProblem::new("oauth.callbackPort", "must be from 1 to 65535");
-            Some(number.ok_or_else(bad)?)
-        }
-    };
+    let port = own.read::<NonZeroU16>("callbackPort", "must be from 1 to 65535").map_err(within)?;
     Ok(OauthChoice {
         client_id: own.text("clientId").map_err(within)?,
         scopes: scopes.filter(|scopes| !scopes.trim().is_empty()),
-        callback_port: port,
+        callback_port: port.map(NonZeroU16::get),
         client_metadata_url: own.text("clientMetadataUrl").map_err(within)?,
     })
 }
 
 /// Whether a variable loads code into any program.
-fn loads_code(name: &str) -> bool {
+pub(crate) fn loads_code(name: &str) -> bool {
     let prefixes = ["LD_", "DYLD_", "BASH_FUNC_"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "NODE_OPTIONS" | "PYTHONPATH")
@@ -351,15 +344,23 @@ impl Fields<'_> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
+    /// The value of a field; `form` is the reason for one of another form.
+    fn read<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        form: &str,
+    ) -> Result<Option<T>, SourceProblem> {
+        let read =
+            |value: &Value| T::deserialize(value).map_err(|_| SourceProblem::new(name, form));
+        self.get(name).map(read).transpose()
+    }
+
     fn text(&self, name: &str) -> Result<Option<String>, SourceProblem> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::String(text)) if text.contains('\0') => {
-                Err(SourceProblem::new(name, "must not hold a NUL character"))
-            }
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(SourceProblem::new(name, "must be a string")),
+        let text: Option<String> = self.read(name, "must be a string")?;
+        if text.as_ref().is_some_and(|text| text.contains('\0')) {
+            return Err(SourceProblem::new(name, "must not hold a NUL character"));
         }
+        Ok(text)
     }
 
     fn required(&self, name: &str) -> Result<String, SourceProblem> {
@@ -371,44 +372,29 @@ impl Fields<'_> {
     }
 
     fn texts(&self, name: &str) -> Result<Option<Vec<String>>, SourceProblem> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let bad = || SourceProblem::new(name, "must be a list of strings");
-        let items = value.as_array().ok_or_else(bad)?;
-        let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
-        texts.collect::<Option<Vec<_>>>().ok_or_else(bad).map(Some)
+        self.read(name, "must be a list of strings")
     }
 
     fn map(&self, name: &str) -> Result<BTreeMap<String, String>, SourceProblem> {
-        let Some(value) = self.get(name) else { return Ok(BTreeMap::new()) };
-        let object = value
-            .as_object()
-            .ok_or_else(|| SourceProblem::new(name, "must be an object of strings"))?;
-        let pairs = object.iter().map(|(key, value)| match value {
-            Value::String(text) => Ok((key.clone(), text.clone())),
-            Value::Number(number) => Ok((key.clone(), number.to_string())),
-            Value::Bool(flag) => Ok((key.clone(), flag.to_string())),
+        let object: Option<Map<String, Value>> = self.read(name, "must be an object of strings")?;
+        let pairs = object.unwrap_or_default().into_iter().map(|(key, value)| match value {
+            Value::String(text) => Ok((key, text)),
+            Value::Number(_) | Value::Bool(_) => Ok((key, value.to_string())),
             _ => Err(SourceProblem::new(format!("{name}.{key}"), "must be a string")),
         });
         pairs.collect()
     }
 
     fn flag(&self, name: &str) -> Result<Option<bool>, SourceProblem> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(SourceProblem::new(name, "must be true or false")),
-        }
+        self.read(name, "must be true or false")
     }
 
     fn millis(&self, name: &str, default: u64) -> Result<Duration, SourceProblem> {
-        let millis = match self.get(name) {
-            None => default,
-            Some(value) => {
-                value.as_u64().filter(|millis| (1..=86_400_000).contains(millis)).ok_or_else(
-                    || SourceProblem::new(name, "must be from 1 to 86400000 (milliseconds)"),
-                )?
-            }
-        };
+        const FORM: &str = "must be from 1 to 86400000 (milliseconds)";
+        let millis = self.read(name, FORM)?.unwrap_or(default);
+        if !(1..=86_400_000).contains(&millis) {
+            return Err(SourceProblem::new(name, FORM));
+        }
         Ok(Duration::from_millis(millis))
     }
 }

@@ -16,6 +16,7 @@ use url::Url;
 
 use crate::{Timestamp, quote::is_invisible, words::words};
 
+pub(crate) use entry::loads_code;
 pub use entry::{
     BUILTIN_CORE, OauthChoice, RemoteKind, Sharing, SourceEntry, SourceProblem, SourceTransport,
     matches_glob,

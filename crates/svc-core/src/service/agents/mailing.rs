@@ -184,7 +184,7 @@ impl AgentMailing {
             None => None,
         };
         let begins_turn = mode != Some(RunMode::Steer);
-        let stamp = stamp::stamp_of_reply(&message, &sender, answered, begins_turn, goes_back);
+        let stamp = stamp::stamp(&message, &sender, answered, begins_turn, goes_back);
         let input = SendInput {
             input: hook::turn_text(&message, &stamp).into_string(),
             idempotency_key: Some(message.id.as_str().to_owned()),

@@ -370,7 +370,7 @@ async fn give(
             Some(first) => tx.messages().get(&first).await?.map(|first| first.kind),
             None => None,
         };
-        let stamp = stamp::stamp(&message, &sender, answered, begins_turn);
+        let stamp = stamp::stamp(&message, &sender, answered, begins_turn, None);
         let is_question = message.kind == MessageType::Query;
         let is_held = begins_turn && has_question && is_question;
         if others > 0 || is_held || !digest.add(message, &stamp) {

@@ -8,8 +8,8 @@ use svc_model::{
     Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
     client_session_id,
     hook::{
-        self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookPolicy,
-        HookPrompt, HookReply, HookTiming, ReplyParts,
+        self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookPolicy,
+        HookPrompt, HookReply, HookTiming,
     },
     journal::{Session, SessionSource},
     limits,
@@ -497,15 +497,13 @@ impl Hooks {
         hook_id: Option<String>,
         writes: HookJobResult,
     ) -> Result<HookReply> {
-        if let Some(request) = writes.held {
-            return Ok(HookReply(vec![HookNote::Held(request)]));
+        if writes.held.is_some() {
+            return Ok(HookReply { held: writes.held, ..HookReply::default() });
         }
         let (reminder, run) = (writes.reminder, writes.run);
         match writes.audience {
             HookAudience::Nobody => Ok(HookReply::default()),
-            HookAudience::SubAgent => {
-                Ok(ReplyParts { reminder, run, ..ReplyParts::default() }.into())
-            }
+            HookAudience::SubAgent => Ok(HookReply { reminder, run, ..HookReply::default() }),
             HookAudience::Session => {
                 let source = hook::session_source_of_start(event, known.peer.as_ref());
                 // A record that the client does not show must not count as told.
@@ -517,8 +515,8 @@ impl Hooks {
                     None => None,
                 };
                 let context = self.context_of_prompt(caller, event, hook_id).await;
-                let (is_start, mail, headline) = (event.is_start(), writes.mail, writes.headline);
-                Ok(ReplyParts { is_start, record, reminder, run, mail, headline, context }.into())
+                let (mail, headline) = (writes.mail, writes.headline);
+                Ok(HookReply { held: None, mail, record, reminder, run, context, headline })
             }
         }
     }
@@ -531,7 +529,7 @@ impl Hooks {
         acting: &ActingSession,
         source: SessionSource,
         hook_id: Option<&str>,
-    ) -> Result<Option<HookNote>> {
+    ) -> Result<Option<ModelText>> {
         if let Some(own) = self.core.store.ghaps().active(&acting.session_id).await? {
             return Ok(Some(hook::own_record_note(&own)));
         }

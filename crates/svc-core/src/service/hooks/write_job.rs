@@ -12,7 +12,7 @@ use svc_model::{
     RegisterInput, SessionReference, StatusEvidence, Timestamp, TokenHash, TokenId, WaitingFor,
     hook::{
         self, AttendedPrompts, EarlierRun, HookAudience, HookClient, HookEvent, HookIdHistory,
-        HookMoment, HookNote, HookPolicy, HookPrompt, HookReception, HookTiming, PresenceChange,
+        HookMoment, HookPolicy, HookPrompt, HookReception, HookTiming, PresenceChange, RunNote,
         SessionEffect, ToolCountEffect, headlines,
     },
     is_agent_key, limits,
@@ -70,8 +70,8 @@ pub(super) struct HookWriteJob {
 #[derive(Default)]
 pub(super) struct HookJobResult {
     pub(super) audience: HookAudience,
-    pub(super) reminder: Option<HookNote>,
-    pub(super) run: Option<HookNote>,
+    pub(super) reminder: Option<ModelText>,
+    pub(super) run: Option<RunNote>,
     /// Messages that this reply hands over.
     pub(super) mail: Option<ModelText>,
     /// The lines that a person is shown about the messages that woke the session.
@@ -244,7 +244,7 @@ impl HookWriteJob {
         &self,
         tx: &mut WriteTx,
         timing: HookTiming,
-    ) -> Result<Option<HookNote>, StoreError> {
+    ) -> Result<Option<ModelText>, StoreError> {
         let Some(tool) = self.event.counted_tool() else { return Ok(None) };
         let ActingSession { session_id, agent_id } = &self.acting;
         let at = timing.time(tx.now());
@@ -261,12 +261,12 @@ impl HookWriteJob {
         if let Some(id) = &self.id {
             tx.hooks().note_reminder(id, agent_id, count).await?;
         }
-        Ok(Some(HookNote::Reminder(record.reminder(count))))
+        Ok(Some(record.reminder(count)))
     }
 
     /// Records the outcome of a test, a build or a check. Returns what it means for the session's
     /// record.
-    async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>> {
+    async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<RunNote>> {
         let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
         let session_id = &self.acting.session_id;
         let earlier: Vec<_> = tx

@@ -459,7 +459,7 @@ impl Team {
                 sender = sender.with_backend(&work.backend);
             }
             let MessageStamp { before: stamp, answer, .. } =
-                stamp::stamp(&message, &sender, answered, false);
+                stamp::stamp(&message, &sender, answered, false, None);
             message.text = quote::plain(&message.text).into_owned();
             message.correlation_id =
                 message.correlation_id.map(|answered| quote::plain(&answered).into_owned());
