@@ -315,6 +315,7 @@ fn task() -> TaskRow {
         report: TaskReport::default(),
         reason: None,
         result: None,
+        result_truncated: false,
         cancel_requested_at: None,
         created_at: AT,
         updated_at: AT,

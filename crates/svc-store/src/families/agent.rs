@@ -497,6 +497,7 @@ mod tests {
             report: TaskReport::default(),
             reason: None,
             result: None,
+            result_truncated: false,
             cancel_requested_at: None,
             created_at: AT,
             updated_at: AT,

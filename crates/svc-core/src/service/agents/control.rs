@@ -316,10 +316,7 @@ impl Agents {
     /// The result of a task, or what its agent has said so far; and whether that text was cut.
     #[boxed]
     pub async fn content_of(&self, task: &Task) -> Result<(String, bool)> {
-        if let Some(result) = &task.result
-            // A result that was cut between characters may be a few bytes shorter than the bound.
-            && result.len() + char::MAX_LEN_UTF8 <= limits::TASK_RESULT_BYTES
-        {
+        if let (Some(result), false) = (&task.result, task.result_truncated) {
             return Ok((result.clone(), false));
         }
         let name = tasks::stream_of(&task.task_id);

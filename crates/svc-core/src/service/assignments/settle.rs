@@ -247,10 +247,7 @@ pub(in crate::service) async fn end(
     let Some(status) = apply(tx, work, AssignmentEvent::Ended(end.outcome)).await? else {
         return Ok(());
     };
-    task.task.result = end.result.map(|mut text| {
-        text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
-        text
-    });
+    task.task.set_result(end.result);
     let change = TaskChange { report: end.report, ..TaskChange::to(status, None) };
     tasks::apply(tx, task, &change, None).await?;
     notify_requester(tx, core, work, task).await
