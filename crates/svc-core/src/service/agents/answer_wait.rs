@@ -103,65 +103,94 @@ impl Agents {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{NewTask, StreamName};
-    use svc_store::AssignmentRow;
+    use svc_model::{NewTask, PeerId, StreamName, TaskId};
+    use svc_store::{AssignmentRow, testing::TestStore};
     use tokio::time::timeout;
 
     use super::*;
     use crate::service::{
-        PageBounds,
+        PageBounds, Services,
         assignments::{self, AssignmentOutcome, TaskEnd},
         tasks, team,
         testing::{opened, session},
     };
 
-    /// The work ends after the calls were cut, and before that is noted.
-    #[tokio::test]
-    async fn an_answer_that_is_held_for_cut_calls_comes_with_the_last_cut() {
-        let (test, services) = opened().await;
-        let agents = services.agents.clone();
-        let first = services.now().plus(Duration::from_hours(1));
-        let second = first.plus(Duration::from_millis(1));
-        let making = agents.clone();
+    /// Work of the session `s-1`, with its peer, its task, and a wait until each of `untils`.
+    async fn work(
+        test: &TestStore,
+        agents: &Agents,
+        untils: &[Timestamp],
+    ) -> Result<(PeerId, TaskId, Vec<AnswerWaiter>)> {
+        let (agents, untils) = (agents.clone(), untils.to_vec());
         let made = test.store.write(job!(|tx| {
-            let (core, caller) = (&making.core, session("s-1", &[]));
+            let (core, caller) = (&agents.core, session("s-1", &[]));
             let peer = team::peer_of_speaker(tx, core, &caller, "s-1").await?.peer_id;
             let new = NewTask { prompt: Some("go".to_owned()), ..NewTask::default() };
             let task = tasks::make(tx, core, &caller, new).await?.task.task_id;
             let row = AssignmentRow {
                 task_id: Some(task.clone()),
-                waits_until: Some(second),
+                waits_until: untils.last().copied(),
                 instance: "slow".to_owned(),
                 ..AssignmentRow::new(RunId::from_task(&task), "s-1".to_owned(), tx.now())
             };
             tx.assignments().insert(&row).await?;
-            let waits = [first, second].map(|until| making.wait_for_answer(&row.run_id, until));
-            Ok::<_, Error>((peer, task, waits))
+            let waits = untils.into_iter().map(|until| agents.wait_for_answer(&row.run_id, until));
+            Ok((peer, task, waits.collect()))
         }));
-        let (peer, task, [first_wait, second_wait]) = made.await.unwrap();
-        let ending = agents.clone();
+        made.await
+    }
+
+    async fn end(test: &TestStore, agents: &Agents, task: &TaskId) -> Result<()> {
+        let (agents, task) = (agents.clone(), task.clone());
         let end = test.store.write(job!(|tx| {
             let work = tx.assignments().of_task(&task).await?;
             let (Some(mut work), Some(mut task)) = (work, tx.tasks().get(&task).await?) else {
-                return Ok(false);
+                panic!("no work");
             };
             let end = TaskEnd::new(AssignmentOutcome::Failed, Some("no answer".to_owned()));
-            assignments::end(tx, &ending.core, &mut work, &mut task, end).await?;
-            Ok::<_, Error>(true)
+            assignments::end(tx, &agents.core, &mut work, &mut task, end).await
         }));
-        assert!(end.await.unwrap());
-        let taken = async || {
-            let caller = session("s-1", &[]);
-            let inbox =
-                services.team.take_messages(&caller, peer.as_str(), PageBounds::new(None, None));
-            inbox.await.unwrap().items.len()
-        };
+        end.await
+    }
+
+    /// The number of messages that the session takes from its inbox.
+    async fn taken(services: &Services, peer: &PeerId) -> Result<usize> {
+        let (caller, page) = (session("s-1", &[]), PageBounds::new(None, None));
+        Ok(services.team.take_messages(&caller, peer.as_str(), page).await?.items.len())
+    }
+
+    /// The work ends after the calls were cut, and before that is noted.
+    #[tokio::test]
+    async fn an_answer_that_is_held_for_cut_calls_comes_with_the_last_cut() {
+        let (test, services) = opened().await;
+        let first = services.now().plus(Duration::from_hours(1));
+        let second = first.plus(Duration::from_millis(1));
+        let (peer, task, waits) = work(&test, &services.agents, &[first, second]).await.unwrap();
+        end(&test, &services.agents, &task).await.unwrap();
         let mut events = test.store.bus().listen(&StreamName::new("peer", &peer));
-        for (wait, messages) in [(second_wait, 0), (first_wait, 1)] {
+        for (wait, messages) in waits.into_iter().rev().zip([0, 1]) {
             let head = events.last();
             drop(wait);
             timeout(Duration::from_mins(1), events.wait(head)).await.unwrap();
-            assert_eq!(taken().await, messages);
+            assert_eq!(taken(&services, &peer).await.unwrap(), messages);
+        }
+    }
+
+    #[tokio::test]
+    async fn answer_that_a_message_has_brought_is_not_returned_by_a_repeated_call() {
+        let (test, services) = opened().await;
+        let caller = session("s-1", &[]);
+        for is_taken in [true, false] {
+            let (peer, task, _) = work(&test, &services.agents, &[]).await.unwrap();
+            end(&test, &services.agents, &task).await.unwrap();
+            if is_taken {
+                assert_eq!(taken(&services, &peer).await.unwrap(), 1);
+            }
+            for _ in 0..2 {
+                let answer = services.agents.return_answer(&caller, &task).await.unwrap();
+                assert_eq!(answer.unwrap().was_sent, is_taken);
+            }
+            assert_eq!(taken(&services, &peer).await.unwrap(), 0);
         }
     }
 }

@@ -12,7 +12,7 @@ use svc_model::{
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     backend_names, limits,
 };
-use svc_store::{AgentRow, PageSize, StreamView, job};
+use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -26,7 +26,9 @@ use super::{
 };
 use crate::boxed;
 use crate::service::{
-    Error, Listed, Page, PageBounds, Result, assignments::note_returned, check, tasks,
+    Error, Listed, Page, PageBounds, Result,
+    assignments::{is_answer_given, note_returned},
+    check, tasks,
 };
 
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
@@ -72,6 +74,16 @@ pub struct StartedAgent {
     pub agent: AgentView,
     /// False if an earlier request with the same key started it.
     pub is_new: bool,
+}
+
+/// The answer to a task, as far as a call that waits for it has to know.
+#[derive(Debug)]
+pub struct ReturnedAnswer {
+    /// The instance that answered.
+    pub instance: String,
+    pub backend: String,
+    /// A message has brought the answer already, so that the call does not return it, too.
+    pub was_sent: bool,
 }
 
 impl Agents {
@@ -352,20 +364,25 @@ impl Agents {
         }
     }
 
-    /// Notes that the waiting call returned a task's answer, so that no message brings the answer
-    /// again. Returns the instance that answered, and its backend.
+    /// Takes a task's answer for the call that waits for it: no message brings the answer again.
     #[boxed]
     pub async fn return_answer(
         &self,
         caller: &Caller,
         task: &TaskId,
-    ) -> Result<Option<(String, String)>> {
+    ) -> Result<Option<ReturnedAnswer>> {
         let task = task.clone();
+        // What the operator asks for another peer is told to that peer.
+        let is_told = !caller.is_operator();
         let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
             let work = tx.assignments().of_task(&task).await?;
             let Some(mut work) = work else { return Ok(None) };
-            note_returned(tx, &mut work).await?;
-            Ok(Some((work.instance, work.backend)))
+            let was_sent = is_told && work.answered.is_none() && is_answer_given(tx, &work).await?;
+            if !was_sent {
+                note_returned(tx, &mut work).await?;
+            }
+            let AssignmentRow { instance, backend, .. } = work;
+            Ok(Some(ReturnedAnswer { instance, backend, was_sent }))
         }));
         write.await
     }

@@ -41,7 +41,7 @@ use crate::boxed;
 use crate::service::Error;
 
 pub use answer_wait::AnswerWaiter;
-pub use control::{AgentView, SendToAgent, StartedAgent};
+pub use control::{AgentView, ReturnedAnswer, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub(super) use follow::lose_agent;
 pub use start::NewAgent;

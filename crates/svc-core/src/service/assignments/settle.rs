@@ -349,11 +349,9 @@ pub(in crate::service) async fn note_returned(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
 ) -> Result<()> {
-    if work.message_id.is_some() {
-        work.waits_until = None;
-        work.answered.get_or_insert(work.state.as_run());
-        tx.assignments().update(work).await?;
-    }
+    work.waits_until = None;
+    work.answered.get_or_insert(work.state.as_run());
+    tx.assignments().update(work).await?;
     for mut message in messages_with_outcome(tx, work).await? {
         let (to, why) = (message.to_peer.clone(), Some("the call had it"));
         let had = std::slice::from_mut(&mut message);
@@ -383,11 +381,13 @@ pub(in crate::service) async fn is_answer_given(
     work: &AssignmentRow,
 ) -> Result<bool, StoreError> {
     use DeliveryState::{Acked, Injected, Offered};
-    let Some(reply) = &work.reply_id else { return Ok(false) };
     let is_held = work.waits_until.is_some_and(|until| until > tx.now());
     let is_with_host = work.source_agent.is_some() && !is_held;
-    let Some(reply) = tx.messages().get(reply).await? else { return Ok(false) };
-    Ok(matches!(reply.state, Offered | Injected | Acked) || is_with_host && reply.state < Offered)
+    let messages = messages_with_outcome(tx, work).await?;
+    Ok(messages.iter().any(|message| {
+        matches!(message.state, Offered | Injected | Acked)
+            || is_with_host && message.state < Offered
+    }))
 }
 
 /// The messages that tell a requester how work ended.
