@@ -55,14 +55,14 @@ pub(super) async fn attended_of_key(
     Ok(rows.into_iter().find(is_meant))
 }
 
-/// An attended session that may take a dispatch: of this backend and seen by the requester; those
+/// The attended sessions that may take a dispatch: of this backend and seen by the requester; those
 /// of its project first.
 pub(super) async fn attended_for(
     tx: &mut WriteTx,
     backend: &str,
     owned: &Ownership,
-) -> Result<Option<PeerRow>> {
-    let Some(client) = HookClient::parse(backend) else { return Ok(None) };
+) -> Result<Vec<PeerRow>> {
+    let Some(client) = HookClient::parse(backend) else { return Ok(Vec::new()) };
     let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
     rows.retain(|row| match &owned.owner {
@@ -72,7 +72,13 @@ pub(super) async fn attended_for(
         None => false,
     });
     rows.sort_by_key(|row| !is_near(row));
-    Ok(rows.into_iter().next())
+    Ok(rows)
+}
+
+/// The session that a peer speaks for: its key, and its principal.
+pub(super) fn session_of(row: &PeerRow) -> (String, &str) {
+    let principal = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+    (row.session_key().unwrap_or_else(|| principal.to_owned()), principal)
 }
 
 pub(super) async fn ask_attended(
@@ -104,8 +110,7 @@ pub(super) async fn ask_attended(
     let to = row.peer.peer_id.clone();
     let terms = DeliveryTerms::default();
     let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
-    let principal = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
-    let session = row.session_key().unwrap_or_else(|| principal.to_owned());
+    let (session, principal) = session_of(row);
     work.set_target(AssignmentEnd { session, peer: to, agent: None });
     work.message_id = Some(message.id);
     assignments::apply(tx, work, AssignmentEvent::Stored).await?;

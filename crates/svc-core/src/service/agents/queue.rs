@@ -20,12 +20,13 @@ use tokio::time::{sleep, timeout};
 use super::{
     Agents,
     allowance::still_permits,
-    attended::{ask_attended, attended_for, end_unanswered},
+    attended::{ask_attended, end_unanswered},
+    dispatch::{LivePeer, live_peer, no_live_peer},
     start::{AgentPlan, PlannedAgent, full},
     state::{give_to, note, set_reason},
 };
 use crate::service::{
-    Result,
+    Error, Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
     projects::Projects,
     tasks,
@@ -297,19 +298,23 @@ impl<'a> QueuedWork<'a> {
             };
         }
         if work.requirements.mode != WorkMode::SpawnOnly {
-            if let Some(row) = tx.agents().find_free(&work.instance, &task.owned).await? {
-                return self.assign(&row).await;
-            }
-            if let Some(row) = attended_for(tx, &work.backend, &task.owned).await? {
-                ask_attended(tx, &agents.core, work, task, &row).await?;
-                return Ok(QueueStep::Nothing);
-            }
-            if work.requirements.mode == WorkMode::PeerOnly {
-                let why = format!(
-                    "no live peer: no agent of instance {} takes work, and no session of its kind is there",
-                    work.instance
-                );
-                return self.fail(why).await;
+            match live_peer(tx, work, &task.owned).await {
+                Ok(Some(LivePeer::Agent(row))) => return self.assign(&row).await,
+                Ok(Some(LivePeer::Session(row))) => {
+                    ask_attended(tx, &agents.core, work, task, &row).await?;
+                    return Ok(QueueStep::Nothing);
+                }
+                Ok(None) if work.requirements.mode == WorkMode::PeerOnly => {
+                    let why = no_live_peer(&work.instance);
+                    return self.fail(why).await;
+                }
+                Err(cycle @ Error::WaitCycle(_))
+                    if work.requirements.mode == WorkMode::PeerOnly =>
+                {
+                    return self.fail(cycle.to_string()).await;
+                }
+                Ok(None) | Err(Error::WaitCycle(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         let instance = match agents.settings.callable(&work.instance) {
