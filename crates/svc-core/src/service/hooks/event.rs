@@ -675,7 +675,7 @@ mod tests {
     use super::*;
     use crate::service::{
         Tuning,
-        testing::{services, services_with, session},
+        testing::{opened, services, services_with, session},
     };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the
@@ -858,6 +858,46 @@ mod tests {
         let own = session_id_in_process("kept", &process);
         assert!(test.store.sessions().get(&own).await.unwrap().is_some());
         assert!(test.store.sessions().get("kept").await.unwrap().is_none());
+    }
+
+    /// The agent was started with `cleanup: delete`, and its event was on the way.
+    #[tokio::test]
+    async fn late_event_of_a_removed_agent_begins_no_session() {
+        let (test, services) = opened().await;
+        test.execute(
+            "
+            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at)
+            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'a', 'claude', 'agent:a:task-1', '/p', '/c',
+                'operator', 'running', 1, 1, 1);",
+        )
+        .await;
+        let processes = [std::process::id(); 2].map(process::identity);
+        let [mut caller, _] = callers_of(&processes);
+        if let Caller::Session { key, .. } = &mut caller {
+            *key = "agent:a:task-1".into();
+        }
+        let tell = async |id: &str, name: &str, timing: HookTiming| {
+            let payload = json!({
+                "session_id": id, "hook_event_name": name, "source": "startup", "prompt": "go",
+                "cwd": "/p",
+            });
+            let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+            let call = HookCall { timing, is_from_hook: true, ..HookCall::default() };
+            let reply = services.hooks.hook(&caller, event, call).await.unwrap();
+            let peer = test.store.peers().of_session(id).await.unwrap();
+            (reply, test.store.sessions().get(id).await.unwrap().is_some(), peer.is_some())
+        };
+        let (_, is_begun, _) = tell("before", "SessionStart", HookTiming::Live).await;
+        assert!(is_begun);
+        test.execute("delete from agent").await;
+        for timing in [HookTiming::Live, HookTiming::Late { happened_at: services.now() }] {
+            for name in ["SessionStart", "UserPromptSubmit", "Stop"] {
+                let told = tell("after", name, timing).await;
+                assert_eq!(told, (HookReply::default(), false, false), "{name} {timing:?}");
+            }
+        }
     }
 
     /// One process has looked for the session when another takes the id. The write job refuses, and

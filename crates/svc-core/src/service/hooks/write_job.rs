@@ -97,6 +97,9 @@ struct SessionPresence {
 
 impl HookWriteJob {
     pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookJobResult> {
+        if self.is_of_removed_agent(tx).await? {
+            return Ok(HookJobResult::default());
+        }
         let contact = SessionReference::Hook(self.shown);
         team::claim(tx, &self.caller, &self.event.session_id, contact).await?;
         let timing = match self.settle(tx).await? {
@@ -134,6 +137,16 @@ impl HookWriteJob {
         };
         let audience = hook::audience(&self.event, timing, self.policy);
         Ok(HookJobResult { audience, reminder, run, mail, headline, ended_tokens, held })
+    }
+
+    /// Whether a process of a hosted agent reports the event that was removed with all its sessions:
+    /// a late event begins none of them again. Only the processes below an agent's host have its
+    /// key, and the agent's row goes only with its removal.
+    async fn is_of_removed_agent(&self, tx: &mut WriteTx) -> Result<bool, StoreError> {
+        match self.caller.session().filter(|key| is_agent_key(key)) {
+            Some(key) if self.caller.process().is_some() => Ok(!tx.agents().was_run(key).await?),
+            _ => Ok(false),
+        }
     }
 
     /// Opens and closes the prompts of an attended session. Returns the prompt that the hook must
