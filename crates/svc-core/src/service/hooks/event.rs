@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use svc_model::{
-    Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
+    Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp,
     client_session_id,
     hook::{
         self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookPolicy,
@@ -20,7 +20,7 @@ use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
     between_hooks::{AnnouncedCalls, EarlierTexts, MailWaiters, ReportedText},
-    write_job::{self, HookJobResult, HookWriteJob},
+    write_job::{self, HookCall, HookJobResult, HookWriteJob, SessionProfile},
 };
 use crate::boxed;
 use crate::service::{
@@ -106,16 +106,13 @@ impl Hooks {
         session: String,
         events: Vec<String>,
     ) -> Result<()> {
-        let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(job!(|tx| write_job::take_back(tx, (&caller, &budget), &session, &events).await))
-            .await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        let store = self.core.store.on_behalf_of(&caller);
+        let write = store
+            .write(job!(|tx| write_job::take_back(tx, &core, &caller, &session, &events).await));
+        write.await
     }
-}
 
-impl Hooks {
     /// Takes back what the reply to an event gave to the session that a client's process calls
     /// `client_id`.
     #[boxed]
@@ -131,27 +128,6 @@ impl Hooks {
         };
         self.take_back(&Caller::Operator, session, vec![event]).await
     }
-}
-
-/// What comes with an event, besides the client's own payload.
-#[derive(Debug, Clone, Default)]
-pub struct HookCall {
-    /// Names the event: an event that is sent again counts once. A late repeat shows that the first
-    /// reply was not seen.
-    pub id: Option<String>,
-    /// The client's process on the daemon's machine.
-    pub pid: Option<u32>,
-    /// The tmux pane that the client runs in.
-    pub tmux_pane: Option<String>,
-    /// Whether the hook waits for the reply.
-    pub timing: HookTiming,
-    /// Ids of this session's events whose replies were not seen and will not be.
-    pub lost: Vec<String>,
-    /// SHA-256 of the session's secret, which the hook read in the data folder.
-    pub secret: Option<TokenHash>,
-    /// Whether the client's hook reports the event, so that its folder is the session's; false if a
-    /// model calls the tool.
-    pub is_from_hook: bool,
 }
 
 /// The session of an event, before the write job decides whose it is.
@@ -172,15 +148,6 @@ struct KnownSession {
     peer: Option<Peer>,
     calls: OpenCalls,
     arrived: Timestamp,
-}
-
-/// What an event may write about a session that is unknown so far or begins again.
-struct SessionProfile {
-    project: Option<String>,
-    /// Root folder of the project.
-    root: Option<String>,
-    /// The name for its peer, if the peer needs one.
-    peer_name: Option<String>,
 }
 
 impl Hooks {
@@ -367,35 +334,24 @@ impl Hooks {
         call: HookCall,
     ) -> Result<HookJobResult> {
         let process = client_process(caller, &call);
-        let SessionProfile { project, root, peer_name } =
-            self.profile(caller, event, known).await?;
-        let has_dialog = has_dialog(event, process.as_ref()).await;
+        let pid = match caller {
+            Caller::Operator => call.pid,
+            // The process that the connection shows counts, not the claimed one.
+            Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
+        };
         let job = HookWriteJob {
             core: self.core.clone(),
             caller: caller.clone(),
-            budget: self.core.budget.clone(),
             event: Arc::clone(event),
             acting: known.acting.clone(),
             arrived: known.arrived,
-            id: call.id,
-            timing: call.timing,
-            lost: call.lost,
-            shown: call.secret,
+            call: HookCall { pid, ..call },
             secrets: self.secrets_to_keep(caller, event, known),
-            project,
-            root,
-            peer_name,
+            profile: self.profile(caller, event, known).await?,
             is_renamed: known.peer.is_some(),
+            has_dialog: has_dialog(event, process.as_ref()).await,
             process,
-            pid: match caller {
-                Caller::Operator => call.pid,
-                // The process that the connection shows counts, not the claimed one.
-                Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
-            },
-            tmux_pane: call.tmux_pane,
-            ids: self.core.ids.clone(),
             policy: self.policy,
-            has_dialog,
         };
         self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
