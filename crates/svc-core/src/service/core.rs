@@ -12,7 +12,7 @@ use svc_model::{
     BudgetBounds, Clock, Ids, MachineId, MachineProcess, NewEvent, ProcessIdentity, ProcessState,
     Retention, StreamName, StreamVisibility, Timestamp, conversation::SessionsPolicy, limits,
 };
-use svc_store::{Store, StoreError, WriteTx};
+use svc_store::{Batch, ListenerRead, Store, StoreError, StreamListener, WriteTx};
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
 use super::{Result, budget::Budget, projects::Projects, reads::ReadScheduler};
@@ -129,6 +129,27 @@ pub(super) async fn open_and_append(
     tx.streams().open(stream, visibility).await?;
     tx.append(stream, events).await?;
     Ok(())
+}
+
+/// Bound on the bytes of events that [`wait_for_event`] reads at once.
+const EVENTS_BYTES: usize = 64 * 1024;
+
+/// Waits for an event after `cursor` whose kind is wanted. Also returns if the listener does not
+/// have the events any more, or the stream is closed.
+pub(super) async fn wait_for_event(
+    listener: &mut StreamListener<Batch>,
+    mut cursor: i64,
+    is_wanted: impl Fn(&str) -> bool,
+) {
+    loop {
+        listener.wait(cursor).await;
+        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
+        let mut events = batches.iter().flat_map(|batch| &batch.events);
+        if events.any(|event| is_wanted(&event.kind)) {
+            return;
+        }
+        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
+    }
 }
 
 /// Bounds from the configuration, and durations and bounds that a test shortens and that are

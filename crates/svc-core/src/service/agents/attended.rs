@@ -3,8 +3,6 @@
 //! the commit that stores the answer. This file delivers the prompt, and ends the task if no answer
 //! comes.
 
-use std::sync::Arc;
-
 use svc_model::{
     Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId,
     PeerReference, PeerStatus, Principal, Reader, TaskId, conversation::SourceTool,
@@ -91,21 +89,13 @@ pub(super) async fn ask_attended(
     let (caller, from) = asker(tx, core, task).await?;
     work.source_peer = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
     let input = NewMessage {
-        text: task.task.prompt.clone().unwrap_or_default(),
-        kind: Some(MessageType::Query),
-        from_peer: None,
-        correlation_id: None,
         idempotency_key: Some(format!("task-{}", task.task.task_id)),
-        no_wake: false,
+        ..team::plain_message(task.task.prompt.clone().unwrap_or_default(), MessageType::Query)
     };
+    let tool = SourceTool::SendMessage;
     let outgoing = team::OutgoingMessage {
-        core: core.clone(),
-        caller,
-        from,
-        input: Arc::new(input),
-        text_id: None,
-        tool: SourceTool::SendMessage,
         run_id: Some(work.run_id.clone()),
+        ..team::OutgoingMessage::new(core.clone(), caller, from, input, tool)
     };
     let to = row.peer.peer_id.clone();
     let terms = DeliveryTerms::default();

@@ -1,7 +1,7 @@
 //! Operations of callers on agents, except requests: start them, give them work, read them, and
 //! query their hosts.
 
-use std::time::Duration;
+use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -298,18 +298,12 @@ impl Agents {
             0 => usize::MAX,
             limit => limit.try_into().unwrap_or(usize::MAX),
         };
-        let mut entries = std::collections::VecDeque::new();
-        let (mut after, mut total) = (0, 0_u64);
-        loop {
-            let size = PageSize::rows(limits::PAGE_MAX);
-            let events = self.core.store.events();
-            let page = events.of_stream(view.id, &name, after, Some("chat_entry"), size).await?;
-            for event in &page.events {
-                after = event.seq;
-                if event.seq >= before {
-                    continue;
-                }
-                let Some(mut entry) = entry_of(event, with_tools) else { continue };
+        let (mut entries, mut total) = (VecDeque::new(), 0_u64);
+        let paging = self.each_event((&name, &view), "chat_entry", |event| {
+            if event.seq >= before {
+                return ControlFlow::Break(());
+            }
+            if let Some(mut entry) = entry_of(event, with_tools) {
                 total += 1;
                 entry.offset = Some(event.seq.cast_unsigned());
                 entries.push_back(entry);
@@ -317,10 +311,9 @@ impl Agents {
                     entries.pop_front();
                 }
             }
-            if !page.more || after >= before {
-                break;
-            }
-        }
+            ControlFlow::Continue(())
+        });
+        paging.await?;
         let offset = view.head.cast_unsigned();
         Ok(HistoryPage { agent_id: id, entries: entries.into(), offset, total })
     }
@@ -335,31 +328,48 @@ impl Agents {
         let Some(view) = self.core.store.streams().view(&name).await? else {
             return Ok((String::new(), false));
         };
-        let (mut content, mut after) = (String::new(), 0);
         // No newline is due before the first line, or in a line that the next frame continues.
-        let (mut is_open, mut is_cut) = (true, false);
+        let (mut content, mut is_open, mut is_cut) = (String::new(), true, false);
+        let paging = self.each_event((&name, &view), "frame", |event| {
+            let said = serde_json::from_str::<FrameData>(&event.data).ok();
+            let Some(said) = said.filter(|said| said.kind == FrameKind::Stdout) else {
+                return ControlFlow::Continue(());
+            };
+            if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
+                is_cut = true;
+                return ControlFlow::Break(());
+            }
+            if !is_open {
+                content.push('\n');
+            }
+            content.push_str(&said.line);
+            is_open = said.partial;
+            is_cut |= said.truncated;
+            ControlFlow::Continue(())
+        });
+        paging.await?;
+        Ok((content, is_cut))
+    }
+
+    /// Reads the events of one kind in a stream, the oldest first, until `read` has enough.
+    async fn each_event(
+        &self,
+        (name, view): (&StreamName, &StreamView),
+        kind: &str,
+        mut read: impl FnMut(&Event) -> ControlFlow<()> + Send,
+    ) -> Result<()> {
+        let mut after = 0;
         loop {
-            let size = PageSize::rows(limits::PAGE_MAX);
-            let events = self.core.store.events();
-            let page = events.of_stream(view.id, &name, after, Some("frame"), size).await?;
+            let (events, size) = (self.core.store.events(), PageSize::rows(limits::PAGE_MAX));
+            let page = events.of_stream(view.id, name, after, Some(kind), size).await?;
             for event in &page.events {
                 after = event.seq;
-                let Ok(said) = serde_json::from_str::<FrameData>(&event.data) else { continue };
-                if said.kind != FrameKind::Stdout {
-                    continue;
+                if read(event).is_break() {
+                    return Ok(());
                 }
-                if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
-                    return Ok((content, true));
-                }
-                if !is_open {
-                    content.push('\n');
-                }
-                content.push_str(&said.line);
-                is_open = said.partial;
-                is_cut |= said.truncated;
             }
             if !page.more {
-                return Ok((content, is_cut));
+                return Ok(());
             }
         }
     }

@@ -520,20 +520,12 @@ mod tests {
     use svc_store::job;
 
     use super::*;
-    use crate::service::testing::opened;
+    use crate::service::testing::{insert_agent, opened};
 
     #[tokio::test]
     async fn a_state_is_final_only_with_how_the_program_ended() {
         let (test, services) = opened().await;
-        test.execute(
-            "
-            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
-            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
-                request_timeout, started_at)
-            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'exec', 'agent:pair:one', '/p', '/c',
-                'operator', 'running', 1, 1, 1);",
-        )
-        .await;
+        insert_agent(&test).await;
         let id = AgentId::from("ag_1".to_owned());
         let shown = [
             (r#""type":"state","state":"done""#, (AgentState::Running, None)),

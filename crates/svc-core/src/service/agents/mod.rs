@@ -188,20 +188,13 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::service::testing::opened;
+    use crate::service::testing::{insert_agent, opened};
 
     #[tokio::test]
     async fn agents_are_taken_over_once_their_rows_can_be_read() {
         let (test, services) = opened().await;
-        test.execute(
-            "
-            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
-            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
-                request_timeout, started_at)
-            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'none', 'agent:pair:one', '/p', '/c',
-                'operator', 'idle', 1, 1, 1);",
-        )
-        .await;
+        insert_agent(&test).await;
+        test.execute("update agent set backend = 'none'").await;
         let mut taken = Box::pin(services.agents.taken_over());
         timeout(TAKE_OVER_PAUSE / 4, &mut taken).await.unwrap_err();
         test.execute("update agent set backend = 'exec'").await;

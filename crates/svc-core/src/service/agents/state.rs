@@ -31,7 +31,7 @@ use crate::service::{
     Error, ResourceKind, Result,
     access::Access,
     assignments::{AgentSender, sender_of, tell},
-    core::{Core, open_and_append},
+    core::Core,
     prompts::Prompts,
     tasks, team,
 };
@@ -400,8 +400,7 @@ pub(super) async fn append_team_event(
     if let (Some(data), Value::Object(about)) = (data.as_object_mut(), about) {
         data.extend(about.into_iter().filter(|(_, value)| !value.is_null()));
     }
-    let team = StreamName::fixed(StreamName::TEAM);
-    open_and_append(tx, &team, &StreamVisibility::Team, vec![NewEvent::new(kind, &data)]).await
+    team::append_to_team(tx, NewEvent::new(kind, &data)).await
 }
 
 /// Stores what a task waits for; `None` if it no longer waits.

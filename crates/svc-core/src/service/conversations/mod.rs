@@ -368,12 +368,7 @@ impl Conversations {
     /// The live sessions of an instance: only the main one if it is among them.
     async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>> {
         let instance = instance.to_ascii_lowercase();
-        let mut rows = Vec::new();
-        for agent in self.core.store.agents().live().await? {
-            if agent.info.instance == instance {
-                rows.push(self.hosted(agent).await?);
-            }
-        }
+        let mut rows = self.live(|agent| agent.info.instance == instance).await?;
         let main = format!("agent:{instance}:main");
         if rows.iter().any(|row| row.key() == main) {
             rows.retain(|row| row.key() == main);
@@ -383,10 +378,17 @@ impl Conversations {
 
     /// The live agents that were started with this name, with which their keys end.
     async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>> {
+        let is_called = |agent: &AgentRow| {
+            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
+            own.is_some_and(|own| own.eq_ignore_ascii_case(name))
+        };
+        self.live(is_called).await
+    }
+
+    async fn live(&self, is_meant: impl Fn(&AgentRow) -> bool + Send) -> Result<Vec<SessionRow>> {
         let mut rows = Vec::new();
         for agent in self.core.store.agents().live().await? {
-            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
-            if own.is_some_and(|own| own.eq_ignore_ascii_case(name)) {
+            if is_meant(&agent) {
                 rows.push(self.hosted(agent).await?);
             }
         }

@@ -4,7 +4,7 @@ use svc_model::{
     ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{Batch, ListenerRead, StoreError, StreamListener, WriteTx, job};
+use svc_store::{StoreError, WriteTx, job};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -14,10 +14,8 @@ use super::{
 use crate::service::{
     Result,
     assignments::{is_answer_given, note_returned},
+    core::wait_for_event,
 };
-
-/// Bound on the bytes of events that are read at once.
-const EVENTS_BYTES: usize = 64 * 1024;
 
 impl Conversations {
     /// The response to the sender. It has the reply if the reply is there, or comes while the call
@@ -51,23 +49,10 @@ impl Conversations {
                 }
             }
             tokio::select! {
-                () = wait_for_end(&mut listener, head) => {}
+                () = wait_for_event(&mut listener, head, |kind| kind == "run.ended") => {}
                 () = sleep_until(end) => {}
             }
         }
-    }
-}
-
-/// Waits for an event after `cursor` that ends a send of this peer.
-async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
-    loop {
-        listener.wait(cursor).await;
-        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
-        let mut events = batches.iter().flat_map(|batch| &batch.events);
-        if events.any(|event| &*event.kind == "run.ended") {
-            return;
-        }
-        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
     }
 }
 

@@ -625,13 +625,13 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::{BudgetKind, TokenId, session_id_in_process};
+    use svc_model::{BudgetKind, MessageType, TokenId, session_id_in_process};
     use svc_store::testing::TestStore;
 
     use super::*;
     use crate::service::{
-        Tuning,
-        testing::{opened, services, services_with, session},
+        Services, Tuning, team,
+        testing::{insert_agent, opened, services, services_with, session},
     };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the
@@ -668,6 +668,21 @@ mod tests {
         assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
     }
 
+    /// Puts a message of the operator into the inbox of a session.
+    async fn tell_session(
+        test: &TestStore,
+        services: &Services,
+        session: &str,
+        text: &str,
+    ) -> Result<()> {
+        let Some(row) = test.store.peers().of_session(session).await? else {
+            panic!("{session} has no peer");
+        };
+        let message = team::plain_message(text.to_owned(), MessageType::Notification);
+        let to = row.peer.peer_id.as_str();
+        services.team.send_message(&Caller::Operator, to, message).await.map(|_| ())
+    }
+
     /// A process for each of two clients.
     fn callers_of(processes: &[ProcessIdentity; 2]) -> [Caller; 2] {
         [0, 1].map(|at: usize| Caller::Session {
@@ -702,9 +717,7 @@ mod tests {
         tell(0, "start-0", start.clone()).await;
         tell(1, "start-1", start).await;
         let own = session_id_in_process("s", &processes[1]);
-        let peer = test.store.peers().of_session(&own).await.unwrap().unwrap().peer.peer_id;
-        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
-        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        tell_session(&test, &services, &own, "precious").await.unwrap();
         let used = json!({
             "hook_event_name": "PostToolUse", "tool_name": "Read", "tool_use_id": "t",
             "tool_input": {},
@@ -735,9 +748,7 @@ mod tests {
             services.hooks.hook(&caller, event, call).await.unwrap()
         };
         tell("SessionStart", "begin", Vec::new()).await;
-        let peer = test.store.peers().of_session("s").await.unwrap().unwrap().peer.peer_id;
-        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
-        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        tell_session(&test, &services, "s", "precious").await.unwrap();
         assert_ne!(tell("PostToolUse", "first", Vec::new()).await, HookReply::default());
         // The session may keep fewer rows than it reports ids.
         let others = (0..100).map(|number| format!("lost-{number}"));
@@ -820,19 +831,11 @@ mod tests {
     #[tokio::test]
     async fn late_event_of_a_removed_agent_begins_no_session() {
         let (test, services) = opened().await;
-        test.execute(
-            "
-            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
-            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
-                request_timeout, started_at)
-            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'a', 'claude', 'agent:a:task-1', '/p', '/c',
-                'operator', 'running', 1, 1, 1);",
-        )
-        .await;
+        insert_agent(&test).await;
         let processes = [std::process::id(); 2].map(process::identity);
         let [mut caller, _] = callers_of(&processes);
         if let Caller::Session { key, .. } = &mut caller {
-            *key = "agent:a:task-1".into();
+            *key = "agent:pair:one".into();
         }
         let tell = async |id: &str, name: &str, timing: HookTiming| {
             let payload = json!({
@@ -886,9 +889,7 @@ mod tests {
             hooks.hook(&callers[at], start, call.clone()).await.unwrap();
         }
         let own = session_id_in_process("late", &processes[1]);
-        let peer = test.store.peers().of_session(&own).await.unwrap().unwrap().peer.peer_id;
-        let message = serde_json::from_value(json!({ "text": "go on" })).unwrap();
-        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        tell_session(&test, &services, &own, "go on").await.unwrap();
         let stop = HookCall { id: Some("stop".to_owned()), ..call };
         let acted = Box::pin(hooks.act(&callers[1], (late, found), stop, false)).await;
         let reply = acted.unwrap();
