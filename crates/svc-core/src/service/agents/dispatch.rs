@@ -164,16 +164,13 @@ impl<'a> DispatchInput<'a> {
             idempotency_key: input.idempotency_key,
             ..NewTask::default()
         };
-        let dispatch = DispatchRows {
-            agents: agents.clone(),
-            caller: caller.clone(),
-            new_task,
-            row,
-            asking_session: input.asking_session,
-            is_at_once: input.is_at_once,
-        };
         let store = agents.core.store.on_behalf_of(caller);
-        store.write(job!(|tx| dispatch.insert(tx).await)).await
+        let (agents, caller) = (agents.clone(), caller.clone());
+        let (session, is_at_once) = (input.asking_session, input.is_at_once);
+        let write = store.write(job!(|tx| {
+            insert(tx, &agents, &caller, new_task, row, (session.as_deref(), is_at_once)).await
+        }));
+        write.await
     }
 
     async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements> {
@@ -401,85 +398,81 @@ impl<'a> DispatchInput<'a> {
     }
 }
 
-/// All that a dispatch stores, in one write job.
-struct DispatchRows {
-    agents: Agents,
-    caller: Caller,
+/// Stores all rows of a dispatch, unless its task is known. `session` is the client's own id of the
+/// session that asks.
+async fn insert(
+    tx: &mut WriteTx,
+    agents: &Agents,
+    caller: &Caller,
     new_task: NewTask,
-    row: AssignmentRow,
-    asking_session: Option<String>,
-    is_at_once: bool,
-}
-
-impl DispatchRows {
-    async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask> {
-        let Self { agents, caller, new_task, mut row, asking_session, is_at_once } = self;
-        let core = &agents.core;
-        let prompt = new_task.prompt.clone();
-        ensure_requester_peer(tx, core, &caller).await?;
-        let created = tasks::make(tx, core, &caller, new_task).await?;
-        let task = created.task;
-        if !created.is_new {
-            let known = tx.assignments().of_task(&task.task_id).await?;
-            let Some(mut known) = known.filter(|_| task.prompt == prompt) else {
-                return Err(Error::Conflict(format!(
-                    "idempotency_key stands for another task, {}",
-                    task.task_id
-                )));
-            };
-            let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
-            let wait = waits_until.map(|until| agents.wait_for_answer(&known.run_id, until));
-            let AssignmentRow { instance, backend, .. } = known;
-            return Ok(DispatchedTask { task, instance, backend, wait });
-        }
-        if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
-            let children = tx.agents().count_children(&caller.principal()).await?;
-            if children >= limits::SPAWN_CHILDREN {
-                return Err(Error::LimitReached(format!(
-                    "{children} sessions that you started are live, and that is the most: wait for one of them to end"
-                )));
-            }
-        }
-        if is_at_once && let Ok(instance) = agents.settings.callable(&row.instance) {
-            if let Some(why) = full(tx, &instance).await? {
-                return Err(Error::LimitReached(why));
-            }
-            if let Some(why) = limited(tx, &instance).await? {
-                return Err(Error::NotNow(why));
-            }
-        }
-        if let (None, Some(key)) = (&row.source_agent, caller.session()) {
-            row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
-        }
-        if let Some(key) = caller.session() {
-            // A session that a person started has another key than its credential. The rows of
-            // `sessions_send` have the session's, and a circle of waits may have rows of both.
-            let own = tx.peers().of_session(asking_session.as_deref().unwrap_or(key)).await?;
-            let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
-            row.source_session = own.unwrap_or(row.source_session);
-        }
-        let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
-        if row.requirements.mode == WorkMode::PeerOnly && !is_named {
-            let owned = Ownership {
-                owner: Some(caller.principal()),
-                runner: None,
-                project: caller.project().map(str::to_owned),
-            };
-            if live_peer(tx, &row, &owned).await?.is_none() {
-                return Err(Error::NotNow(no_live_peer(&row.instance)));
-            }
-        }
-        if row.waits_until.is_some() {
-            check_wait(tx, &row).await?;
-        }
-        row.run_id = RunId::from_task(&task.task_id);
-        row.task_id = Some(task.task_id.clone());
-        tx.assignments().insert(&row).await?;
-        // Made before the commit: no other call ends while the row has a wait that nobody knows.
-        let wait = row.waits_until.map(|until| agents.wait_for_answer(&row.run_id, until));
-        let AssignmentRow { instance, backend, .. } = row;
-        Ok(DispatchedTask { task, instance, backend, wait })
+    mut row: AssignmentRow,
+    (session, is_at_once): (Option<&str>, bool),
+) -> Result<DispatchedTask> {
+    let core = &agents.core;
+    let prompt = new_task.prompt.clone();
+    ensure_requester_peer(tx, core, caller).await?;
+    let created = tasks::make(tx, core, caller, new_task).await?;
+    let task = created.task;
+    if !created.is_new {
+        let known = tx.assignments().of_task(&task.task_id).await?;
+        let Some(mut known) = known.filter(|_| task.prompt == prompt) else {
+            return Err(Error::Conflict(format!(
+                "idempotency_key stands for another task, {}",
+                task.task_id
+            )));
+        };
+        let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
+        let wait = waits_until.map(|until| agents.wait_for_answer(&known.run_id, until));
+        let AssignmentRow { instance, backend, .. } = known;
+        return Ok(DispatchedTask { task, instance, backend, wait });
     }
+    if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
+        let children = tx.agents().count_children(&caller.principal()).await?;
+        if children >= limits::SPAWN_CHILDREN {
+            return Err(Error::LimitReached(format!(
+                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
+            )));
+        }
+    }
+    if is_at_once && let Ok(instance) = agents.settings.callable(&row.instance) {
+        if let Some(why) = full(tx, &instance).await? {
+            return Err(Error::LimitReached(why));
+        }
+        if let Some(why) = limited(tx, &instance).await? {
+            return Err(Error::NotNow(why));
+        }
+    }
+    if let (None, Some(key)) = (&row.source_agent, caller.session()) {
+        row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
+    }
+    if let Some(key) = caller.session() {
+        // A session that a person started has another key than its credential. The rows of
+        // `sessions_send` have the session's, and a circle of waits may have rows of both.
+        let own = tx.peers().of_session(session.unwrap_or(key)).await?;
+        let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
+        row.source_session = own.unwrap_or(row.source_session);
+    }
+    let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
+    if row.requirements.mode == WorkMode::PeerOnly && !is_named {
+        let owned = Ownership {
+            owner: Some(caller.principal()),
+            runner: None,
+            project: caller.project().map(str::to_owned),
+        };
+        if live_peer(tx, &row, &owned).await?.is_none() {
+            return Err(Error::NotNow(no_live_peer(&row.instance)));
+        }
+    }
+    if row.waits_until.is_some() {
+        check_wait(tx, &row).await?;
+    }
+    row.run_id = RunId::from_task(&task.task_id);
+    row.task_id = Some(task.task_id.clone());
+    tx.assignments().insert(&row).await?;
+    // Made before the commit: no other call ends while the row has a wait that nobody knows.
+    let wait = row.waits_until.map(|until| agents.wait_for_answer(&row.run_id, until));
+    let AssignmentRow { instance, backend, .. } = row;
+    Ok(DispatchedTask { task, instance, backend, wait })
 }
 
 /// Lets a repeat of a call wait for open work, also when an earlier call is cut.
