@@ -3,13 +3,13 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use svc_client::hosts::HostError;
 use svc_model::{
-    AgentId, AgentInstance, PeerStatus, Principal, TaskId,
+    AgentId, AgentInstance, PeerStatus, Principal, Task, TaskId, Timestamp,
     agent::{AgentInput, AgentState},
     limits,
 };
@@ -81,20 +81,22 @@ impl AgentQueue {
     async fn look(&self) -> Result<()> {
         let core = &self.agents.core;
         for task in core.store.assignments().overdue(core.now()).await? {
-            self.give_up(task).await?;
+            let give_up = |task: &mut Task, now| {
+                if task.cancel_requested_at.is_none() {
+                    task.cancel_requested_at = Some(now);
+                    task.reason = Some("its time is over".to_owned());
+                }
+            };
+            self.change_open(task, give_up).await?;
         }
         end_unanswered(core).await?;
         for work in core.store.assignments().cancelled().await? {
             let Some(id) = work.task_id.clone().filter(|_| work.message_id.is_none()) else {
                 continue;
             };
-            if insert(&self.cancelling, &id) {
-                let queue = self.clone();
-                tokio::spawn(async move {
-                    queue.cancel(&work, &id).await;
-                    remove(&queue.cancelling, &id);
-                });
-            }
+            let (queue, task) = (self.clone(), id.clone());
+            let cancelling = async move { queue.cancel(&work, &task).await };
+            self.run_once(&self.cancelling, id, cancelling);
         }
         // Prompts that were being sent when a daemon ended are sent again: the host recognises them
         // by id.
@@ -119,7 +121,10 @@ impl AgentQueue {
                 // A failure of the database affects all tasks of the queue.
                 Err(error) if error.is_of_daemon() => return Err(error),
                 // A full inbox or a used-up budget holds up only this task.
-                Err(error) => self.wait_because(task_id, error.to_string()).await?,
+                Err(error) => {
+                    let wait = move |task: &mut Task, _| task.reason = Some(error.to_string());
+                    self.change_open(task_id, wait).await?;
+                }
                 Ok(QueueStep::Nothing) => {}
                 Ok(QueueStep::Wait) => {
                     blocked.insert(work.instance);
@@ -143,44 +148,50 @@ impl AgentQueue {
         Ok(())
     }
 
-    async fn wait_because(&self, id: TaskId, reason: String) -> Result<()> {
+    /// Changes a task that has not ended, other than its state.
+    async fn change_open(
+        &self,
+        id: TaskId,
+        change: impl FnOnce(&mut Task, Timestamp) + Send + 'static,
+    ) -> Result<()> {
         let write = self.agents.core.store.write(job!(|tx| {
-            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-            if task.task.is_over() {
-                return Ok(());
-            }
-            set_reason(tx, &mut task, Some(reason)).await
+            let open = tx.tasks().get(&id).await?.filter(|row| !row.task.is_over());
+            let Some(mut row) = open else { return Ok(()) };
+            let before = row.task.clone();
+            change(&mut row.task, tx.now());
+            if row.task == before { Ok(()) } else { note(tx, &row).await }
         }));
         write.await
     }
 
-    async fn give_up(&self, id: TaskId) -> Result<()> {
-        let write = self.agents.core.store.write(job!(|tx| {
-            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-            if task.task.is_over() || task.task.cancel_requested_at.is_some() {
-                return Ok(());
-            }
-            task.task.cancel_requested_at = Some(tx.now());
-            task.task.reason = Some("its time is over".to_owned());
-            note(tx, &task).await
-        }));
-        write.await
+    /// Works on a task, unless this process does so already. Then the queue looks again.
+    fn run_once(
+        &self,
+        at_work: &AtWork,
+        id: TaskId,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        if !lock(at_work).insert(id.clone()) {
+            return;
+        }
+        let (at_work, core) = (Arc::clone(at_work), self.agents.core.clone());
+        tokio::spawn(async move {
+            work.await;
+            lock(&at_work).remove(&id);
+            core.work.notify_one();
+        });
     }
 
     /// Sends a prompt to a live agent, with retries, until the host has it or the agent or the task
     /// has ended.
     fn send(&self, agent: AgentId, task: TaskId) {
-        if !insert(&self.sending, &task) {
-            return;
-        }
-        let queue = self.clone();
-        tokio::spawn(async move {
-            if let Err(error) = queue.send_prompt(&agent, &task).await {
-                tracing::error!(%task, %error, "cannot send a prompt");
+        let (queue, id) = (self.clone(), task.clone());
+        let sending = async move {
+            if let Err(error) = queue.send_prompt(&agent, &id).await {
+                tracing::error!(task = %id, %error, "cannot send a prompt");
             }
-            remove(&queue.sending, &task);
-            queue.agents.core.work.notify_one();
-        });
+        };
+        self.run_once(&self.sending, task, sending);
     }
 
     async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<()> {
@@ -453,10 +464,6 @@ impl<'a> QueuedWork<'a> {
     }
 }
 
-fn insert(at_work: &AtWork, id: &TaskId) -> bool {
-    at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone())
-}
-
-fn remove(at_work: &AtWork, id: &TaskId) {
-    at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+fn lock(at_work: &AtWork) -> MutexGuard<'_, HashSet<TaskId>> {
+    at_work.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -431,27 +431,18 @@ impl HookWriteJob {
     /// The last words of a turn answer the questions that the turn began with; a turn without last
     /// words answers nothing.
     async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<()> {
-        let moment = &self.event.moment;
-        let is_end = matches!(
-            moment,
-            HookMoment::Stop { words: Some(_), .. }
-                | HookMoment::TurnOver { .. }
-                | HookMoment::Refused(_)
-        );
-        if !is_end || self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
+        let end = match &self.event.moment {
+            HookMoment::Stop { words: Some(words), .. } => Ok(words.as_str()),
+            HookMoment::TurnOver { failure } => Err(failure.as_deref()),
+            HookMoment::Refused(limit) => Err(Some(limit.said.as_str())),
+            _ => return Ok(()),
+        };
+        if self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
             return Ok(());
         }
-        match moment {
-            HookMoment::Stop { words: Some(words), .. } => {
-                assignments::turn_said(tx, &self.core, peer, words).await
-            }
-            HookMoment::TurnOver { failure } => {
-                assignments::turn_failed(tx, &self.core, peer, failure.as_deref()).await
-            }
-            HookMoment::Refused(limit) => {
-                assignments::turn_failed(tx, &self.core, peer, Some(&limit.said)).await
-            }
-            _ => Ok(()),
+        match end {
+            Ok(words) => assignments::turn_said(tx, &self.core, peer, words).await,
+            Err(failure) => assignments::turn_failed(tx, &self.core, peer, failure).await,
         }
     }
 
