@@ -140,10 +140,10 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     let (content, truncated) = call.services.agents.content_of(&task).await?;
     result.status = Some(task.status);
     if task.is_over() {
-        let answer = call.services.agents.return_answer(&call.caller, &task_id).await?;
         if let Some(wait) = &mut wait {
             wait.note_answer();
         }
+        let answer = call.services.agents.return_answer(&call.caller, &task_id).await?;
         if let Some(answer) = answer {
             (result.instance, result.backend) = (answer.instance, answer.backend);
             if answer.was_sent {
@@ -151,6 +151,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
                 return Ok(result);
             }
         }
+        call.keep_until_handed(wait);
     }
     result.content = Some(content);
     result.truncated = truncated;

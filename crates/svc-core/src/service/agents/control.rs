@@ -10,7 +10,9 @@ use svc_model::{
     AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, StreamName, Task,
     TaskId, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
-    backend_names, limits,
+    backend_names,
+    conversation::RunState,
+    limits,
 };
 use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
@@ -387,7 +389,11 @@ impl Agents {
         let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
             let work = tx.assignments().of_task(&task).await?;
             let Some(mut work) = work else { return Ok(None) };
-            let was_sent = is_told && work.answered.is_none() && is_answer_given(tx, &work).await?;
+            let was_sent = match work.answered {
+                _ if !is_told => false,
+                None => is_answer_given(tx, &work).await?,
+                Some(answered) => answered == RunState::Queued,
+            };
             if !was_sent {
                 note_returned(tx, &mut work).await?;
             }

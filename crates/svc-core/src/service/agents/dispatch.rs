@@ -422,7 +422,7 @@ async fn insert(
             )));
         };
         let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
-        let wait = waits_until.map(|until| agents.wait_for_answer(&known.run_id, until));
+        let wait = waits_until.map(|until| agents.wait_for_answer(caller, &known.run_id, until));
         let AssignmentRow { instance, backend, .. } = known;
         return Ok(DispatchedTask { task, instance, backend, wait });
     }
@@ -470,7 +470,7 @@ async fn insert(
     row.task_id = Some(task.task_id.clone());
     tx.assignments().insert(&row).await?;
     // Made before the commit: no other call ends while the row has a wait that nobody knows.
-    let wait = row.waits_until.map(|until| agents.wait_for_answer(&row.run_id, until));
+    let wait = row.waits_until.map(|until| agents.wait_for_answer(caller, &row.run_id, until));
     let AssignmentRow { instance, backend, .. } = row;
     Ok(DispatchedTask { task, instance, backend, wait })
 }

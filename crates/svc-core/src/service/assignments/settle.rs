@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use svc_model::{
-    Caller, DeliveryState, Message, MessageType, NewEvent, NewMessage, PeerId, Principal, RunId,
-    Task, TaskChange, TaskReport, TaskStatus, Timestamp,
+    Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
+    Principal, RunId, Task, TaskChange, TaskReport, TaskStatus, Timestamp,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
-    conversation::SourceTool,
+    conversation::{RunState, SourceTool},
     limits,
 };
 use svc_store::{
@@ -388,6 +388,37 @@ pub(in crate::service) async fn is_answer_given(
         matches!(message.state, Offered | Injected | Acked)
             || is_with_host && message.state < Offered
     }))
+}
+
+/// Sends the messages with the outcome of ended work once more: the call that took the outcome was
+/// cut before its response was handed over.
+pub(in crate::service) async fn tell_again(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &mut AssignmentRow,
+) -> Result<(), StoreError> {
+    work.answered = Some(RunState::Queued);
+    for taken in messages_with_outcome(tx, work).await? {
+        if taken.state != DeliveryState::Acked {
+            continue;
+        }
+        let now = tx.now();
+        let mut again =
+            Message { id: MessageId::new(&core.ids, now), timestamp: now, ..taken.clone() };
+        let sender = match PeerId::parse(&taken.from_peer) {
+            Some(id) => tx.peers().get(&id).await?,
+            None => None,
+        };
+        let sent_by = sender.map_or(taken.from_peer, |row| row.principal().to_string());
+        // A late reply may be answered.
+        let turn = (taken.kind == MessageType::Response).then_some(1);
+        let terms = DeliveryTerms { turn, ..DeliveryTerms::default() };
+        team::put(tx, &mut again, (&sent_by, None), terms).await?;
+        if work.reply_id == Some(taken.id) {
+            work.reply_id = Some(again.id);
+        }
+    }
+    tx.assignments().update(work).await
 }
 
 /// The messages that tell a requester how work ended.

@@ -1,7 +1,7 @@
 //! Waits for the result of a send.
 
 use svc_model::{
-    ExpectedDelivery, RunId, StreamName,
+    Caller, ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
 use svc_store::{StoreError, WriteTx, job};
@@ -13,18 +13,21 @@ use super::{
 };
 use crate::service::{
     Result,
+    agents::AnswerWaiter,
     assignments::{is_answer_given, note_returned},
     core::wait_for_event,
 };
 
 impl Conversations {
     /// The response to the sender. It has the reply if the reply is there, or comes while the call
-    /// waits. If the future is dropped, a message brings the reply.
+    /// waits. If the future is dropped, or later the waiter that comes with a reply, a message brings
+    /// the reply.
     pub(super) async fn outcome(
         &self,
+        caller: &Caller,
         sent: SentRun,
         when: ExpectedDelivery,
-    ) -> Result<SessionReply> {
+    ) -> Result<(SessionReply, Option<AnswerWaiter>)> {
         let SentRun { row: run, wait } = sent;
         let (mut waiter, until) = wait.unzip();
         let stream = StreamName::new("peer", &run.source_peer);
@@ -39,13 +42,14 @@ impl Conversations {
             let is_there = known.answered.is_some() || known.state.is_over();
             let may_wait = Instant::now() < end;
             if is_there || !may_wait {
+                if let (Some(waiter), None) = (&mut waiter, known.answered) {
+                    waiter.note_answer();
+                }
                 let id = run.run_id.clone();
-                let job = store.write(job!(|tx| settle(tx, &id, may_wait, when).await));
+                let writes = store.on_behalf_of(caller);
+                let job = writes.write(job!(|tx| settle(tx, &id, may_wait, when).await));
                 if let Some(reply) = job.await? {
-                    if let Some(waiter) = &mut waiter {
-                        waiter.note_answer();
-                    }
-                    return Ok(reply);
+                    return Ok((reply, waiter));
                 }
             }
             tokio::select! {
