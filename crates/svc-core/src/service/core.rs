@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -117,6 +117,11 @@ impl Core {
     pub(super) fn is_gone(&self, process: &MachineProcess) -> bool {
         self.state_of(process) == ProcessState::Gone
     }
+}
+
+/// Locks a mutex also after a panic of another holder: no holder leaves half a change.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Appends events to a stream; opens the stream if it does not exist.

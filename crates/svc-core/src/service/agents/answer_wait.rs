@@ -10,6 +10,7 @@ use super::Agents;
 use crate::service::{
     Error, Result,
     assignments::{hold_answer, tell_again},
+    core::lock,
 };
 
 /// The wait before the next attempt to reach a database that is away.
@@ -44,7 +45,7 @@ impl AnswerWaiter {
 impl Drop for AnswerWaiter {
     fn drop(&mut self) {
         let wait = (self.run.clone(), self.until);
-        self.agents.live.waits().remove(&wait);
+        lock(&self.agents.live.waits).remove(&wait);
         let (false, Ok(runtime)) = (self.is_handed, Handle::try_current()) else { return };
         let (agents, caller, takes_answer) =
             (self.agents.clone(), self.caller.clone(), self.takes_answer);
@@ -71,7 +72,7 @@ impl Agents {
         run: &RunId,
         until: Timestamp,
     ) -> AnswerWaiter {
-        self.live.waits().insert((run.clone(), until));
+        lock(&self.live.waits).insert((run.clone(), until));
         AnswerWaiter {
             agents: self.clone(),
             caller: caller.clone(),
@@ -83,7 +84,7 @@ impl Agents {
     }
 
     fn last_wait(&self, run: &RunId) -> Option<Timestamp> {
-        let waits = self.live.waits();
+        let waits = lock(&self.live.waits);
         waits.iter().filter(|(waited, _)| waited == run).map(|(_, until)| *until).max()
     }
 

@@ -532,9 +532,12 @@ pub(super) async fn live_peer(
     let is_awaited = work.waits_until.is_some_and(|until| until > tx.now());
     let mut refusal = Ok(None);
     for (key, peer) in agents.chain(sessions) {
+        if !is_awaited {
+            return Ok(Some(peer));
+        }
         match check_wait_for(tx, work, &key).await {
-            Err(cycle @ Error::WaitCycle(_)) if is_awaited => refusal = Err(cycle),
-            Ok(()) | Err(Error::WaitCycle(_)) => return Ok(Some(peer)),
+            Ok(()) => return Ok(Some(peer)),
+            Err(cycle @ Error::WaitCycle(_)) => refusal = Err(cycle),
             Err(error) => return Err(error),
         }
     }

@@ -15,8 +15,8 @@ use svc_store::{
 };
 
 use super::state::{
-    append_team_event, notify_operator, set_peer_state, set_reason, show_state, stream_of, unknown,
-    withdraw_from_operator,
+    append_team_event, notify_operator, set_peer_state, set_reason, show_state, stream_of,
+    tell_closed, unknown,
 };
 use crate::service::{
     Error, Result,
@@ -227,10 +227,7 @@ async fn close_request(
     };
     let answer = RequestAnswerRow { option_id, text: None, by };
     tx.requests().close(&request.request_id, &answer).await?;
-    withdraw_from_operator(tx, row, &request).await?;
-    let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
-    append_team_event(tx, "request.closed", row, about).await?;
-    Ok(())
+    Ok(tell_closed(tx, row, &request, &answer.by).await?)
 }
 
 /// Applies an event to the agent's work: its frames, its state and why it waits.

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -28,6 +28,7 @@ use super::{
 use crate::service::{
     Error, Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
+    core::lock,
     projects::Projects,
     tasks,
 };
@@ -130,7 +131,7 @@ impl AgentQueue {
                     blocked.insert(work.instance);
                 }
                 Ok(QueueStep::Launch(planned)) => {
-                    self.agents.live.dispatching().insert(planned.row.info.id.clone());
+                    lock(&self.agents.live.dispatching).insert(planned.row.info.id.clone());
                     let agents = self.agents.clone();
                     tokio::spawn(async move {
                         if let Err(reason) = planned.launch(&agents).await {
@@ -140,7 +141,7 @@ impl AgentQueue {
                     });
                 }
                 Ok(QueueStep::Send(agent)) => {
-                    self.agents.live.dispatching().insert(agent.clone());
+                    lock(&self.agents.live.dispatching).insert(agent.clone());
                     self.send(agent, task_id);
                 }
             }
@@ -462,8 +463,4 @@ impl<'a> QueuedWork<'a> {
         }
         Ok(())
     }
-}
-
-fn lock(at_work: &AtWork) -> MutexGuard<'_, HashSet<TaskId>> {
-    at_work.lock().unwrap_or_else(PoisonError::into_inner)
 }

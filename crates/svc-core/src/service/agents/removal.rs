@@ -20,7 +20,7 @@ use super::{
     Agents,
     state::{append_team_event, stream_of},
 };
-use crate::service::{Error, Result, team};
+use crate::service::{Error, Result, core::lock, team};
 
 /// A call that starts an agent and answers from the agent's rows. Until it is dropped, its agent is
 /// not removed, however soon that ends.
@@ -39,7 +39,7 @@ impl StartCall {
 
 impl Drop for StartCall {
     fn drop(&mut self) {
-        self.agents.live.start_calls().retain(|call| !Arc::ptr_eq(call, &self.task));
+        lock(&self.agents.live.start_calls).retain(|call| !Arc::ptr_eq(call, &self.task));
         self.agents.live.removals.notify_one();
     }
 }
@@ -47,7 +47,7 @@ impl Drop for StartCall {
 impl Agents {
     pub(in crate::service) fn begin_start_call(&self) -> StartCall {
         let task = Arc::new(OnceLock::new());
-        self.live.start_calls().push(Arc::clone(&task));
+        lock(&self.live.start_calls).push(Arc::clone(&task));
         StartCall { agents: self.clone(), task }
     }
 
@@ -98,7 +98,7 @@ impl Agents {
 
     /// Whether a call may yet read the rows of this agent.
     fn is_awaited(&self, row: &AgentRow) -> bool {
-        let calls = self.live.start_calls();
+        let calls = lock(&self.live.start_calls);
         calls.iter().any(|call| call.get().is_none_or(|task| row.task_id.as_ref() == Some(task)))
     }
 

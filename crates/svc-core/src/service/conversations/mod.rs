@@ -227,8 +227,7 @@ impl Conversations {
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
             let agent = store.agents().of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
-                let own = store.peers().of_key(key).await?;
-                let own = own.filter(|row| row.owner.as_deref() == Some(key));
+                let own = self.peer_of_agent(key).await?;
                 return Ok(ConversationCaller {
                     key: key.to_owned(),
                     agent_id: agent.info.instance,
@@ -396,10 +395,13 @@ impl Conversations {
     }
 
     async fn hosted(&self, agent: AgentRow) -> Result<SessionRow> {
-        let key = agent.info.session_key.as_str();
-        let peer = self.core.store.peers().of_key(key).await?;
-        let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
+        let peer = self.peer_of_agent(&agent.info.session_key).await?;
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
+    }
+
+    async fn peer_of_agent(&self, key: &str) -> Result<Option<PeerRow>> {
+        let own = self.core.store.peers().of_key(key).await?;
+        Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
     }
 
     /// The sessions of peers. The peer of the person has no session.
