@@ -320,6 +320,7 @@ async fn put_task(
         report: TaskReport { exit_code: None, signal: None, error: None },
         reason: None,
         result: None,
+        result_truncated: false,
         cancel_requested_at: None,
         created_at: Timestamp::from_millis(now.as_millis() + number as i64),
         updated_at: now,

@@ -113,7 +113,7 @@ pub use session_standing::{
 };
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEvent,
-    TaskEventBody, TaskReply, TaskReport, TaskStatus,
+    TaskEventBody, TaskReply, TaskReport, TaskStatus, is_cut_result,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 pub use token::{ProofQuestion, TokenFingerprint, TokenHash, WeakSecret, check_secret, token_hash};

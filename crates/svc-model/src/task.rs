@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Seq, TaskId, Timestamp, words::words};
+use crate::{Seq, TaskId, Timestamp, limits, words::words};
 
 words! {
     /// State of a task.
@@ -111,6 +111,9 @@ pub struct Task {
     /// Result of the task, in the words of the agent that did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// Whether only a part of the result is here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub result_truncated: bool,
     /// When the runner was asked to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
@@ -167,6 +170,15 @@ fn without_run(metadata: Option<&Map<String, Value>>) -> Map<String, Value> {
 impl Task {
     pub const fn is_over(&self) -> bool {
         self.status.is_terminal()
+    }
+
+    /// Stores the beginning of a result, as much as a task keeps.
+    pub fn set_result(&mut self, result: Option<String>) {
+        self.result = result.map(|mut text| {
+            text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
+            text
+        });
+        self.result_truncated = self.result.as_deref().is_some_and(is_cut_result);
     }
 
     /// Applies a change. The caller has checked that the task has not ended.
@@ -251,6 +263,12 @@ pub struct TaskReply<'a> {
     pub ts: Timestamp,
 }
 
+/// Whether a stored result was cut. A cut between characters leaves up to 3 bytes less than the
+/// bound, and a whole result of that length counts as cut.
+pub const fn is_cut_result(result: &str) -> bool {
+    result.len() + char::MAX_LEN_UTF8 > limits::TASK_RESULT_BYTES
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -271,6 +289,7 @@ mod tests {
             report: TaskReport::default(),
             reason: None,
             result: None,
+            result_truncated: false,
             cancel_requested_at: None,
             created_at: at(0),
             updated_at: at(0),
@@ -301,5 +320,11 @@ mod tests {
             r#""updated_at":"1970-01-01T00:00:00.003Z","closed_at":"1970-01-01T00:00:00.003Z","last_id":3}"#,
         );
         assert_eq!(serde_json::to_string(&task).unwrap(), ended);
+        for (length, is_cut) in [(limits::TASK_RESULT_BYTES / 3, true), (1, false)] {
+            task.set_result(Some("€".repeat(length + 1)));
+            let shown = serde_json::to_value(&task).unwrap();
+            assert_eq!(shown.get("result_truncated"), is_cut.then_some(&json!(true)));
+            assert!(task.result.as_ref().unwrap().len() <= limits::TASK_RESULT_BYTES);
+        }
     }
 }

@@ -143,6 +143,7 @@ pub(crate) fn task(id: svc_model::TaskId, created_at: Timestamp) -> svc_model::T
         cancel_requested_at: None,
         created_at,
         updated_at: created_at,
+        result_truncated: false,
         closed_at: None,
         last_id: 0,
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use svc_model::{
     BudgetBounds, Clock, Ids, MachineId, MachineProcess, NewEvent, ProcessIdentity, ProcessState,
     Retention, StreamName, StreamVisibility, Timestamp, conversation::SessionsPolicy, limits,
 };
-use svc_store::{Store, StoreError, WriteTx};
+use svc_store::{Batch, ListenerRead, Store, StoreError, StreamListener, WriteTx};
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
 use super::{Result, budget::Budget, projects::Projects, reads::ReadScheduler};
@@ -119,6 +119,11 @@ impl Core {
     }
 }
 
+/// Locks a mutex also after a panic of another holder: no holder leaves half a change.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Appends events to a stream; opens the stream if it does not exist.
 pub(super) async fn open_and_append(
     tx: &mut WriteTx,
@@ -138,6 +143,27 @@ pub(super) async fn append_to_daemon(
 ) -> Result<(), StoreError> {
     let stream = StreamName::fixed(StreamName::DAEMON);
     open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
+}
+
+/// Bound on the bytes of events that [`wait_for_event`] reads at once.
+const EVENTS_BYTES: usize = 64 * 1024;
+
+/// Waits for an event after `cursor` whose kind is wanted. Also returns if the listener does not
+/// have the events any more, or the stream is closed.
+pub(super) async fn wait_for_event(
+    listener: &mut StreamListener<Batch>,
+    mut cursor: i64,
+    is_wanted: impl Fn(&str) -> bool,
+) {
+    loop {
+        listener.wait(cursor).await;
+        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
+        let mut events = batches.iter().flat_map(|batch| &batch.events);
+        if events.any(|event| is_wanted(&event.kind)) {
+            return;
+        }
+        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
+    }
 }
 
 /// Bounds from the configuration, and durations and bounds that a test shortens and that are

@@ -27,6 +27,19 @@ pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
     Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens)
 }
 
+/// Stores the running agent `ag_1`, of which nothing else is on record.
+pub async fn insert_agent(test: &TestStore) {
+    test.execute(
+        "
+        insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
+        insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+            request_timeout, started_at)
+        values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'exec', 'agent:pair:one', '/p', '/c',
+            'operator', 'running', 1, 1, 1);",
+    )
+    .await;
+}
+
 /// A caller with a session token that has these scopes and no project.
 pub fn session(key: &str, scopes: &[&str]) -> Caller {
     Caller::of_session("tok_test", key, None, scopes)

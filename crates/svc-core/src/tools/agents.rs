@@ -72,7 +72,7 @@ struct SendMessageArguments {
 #[derive(Serialize, JsonSchema)]
 struct SendMessageResult {
     task_id: TaskId,
-    /// You hear of the end later.
+    /// A message brings the answer, or has brought it.
     #[serde(rename = "async", default, skip_serializing_if = "std::ops::Not::not")]
     is_async: bool,
     /// Who gets it.
@@ -138,16 +138,21 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         None => call.services.tasks.task(&call.caller, task_id.as_str()).await?.as_ref().clone(),
     };
     let (content, truncated) = call.services.agents.content_of(&task).await?;
-    if task.is_over()
-        && let Some((instance, backend)) =
-            call.services.agents.return_answer(&call.caller, &task_id).await?
-    {
-        (result.instance, result.backend) = (instance, backend);
-    }
-    if let Some(wait) = wait.as_mut().filter(|_| task.is_over()) {
-        wait.note_answer();
-    }
     result.status = Some(task.status);
+    if task.is_over() {
+        if let Some(wait) = &mut wait {
+            wait.note_answer();
+        }
+        let answer = call.services.agents.return_answer(&call.caller, &task_id).await?;
+        if let Some(answer) = answer {
+            (result.instance, result.backend) = (answer.instance, answer.backend);
+            if answer.was_sent {
+                result.is_async = true;
+                return Ok(result);
+            }
+        }
+        call.keep_until_handed(wait);
+    }
     result.content = Some(content);
     result.truncated = truncated;
     result.failure = task.report.error;

@@ -10,7 +10,7 @@
 
 use std::{
     borrow::Cow,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -22,7 +22,7 @@ use svc_sys::telemetry;
 use svc_wire::mcp;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::service::{self, Services, process::RequestSender};
+use crate::service::{self, Services, agents::AnswerWaiter, process::RequestSender};
 
 /// Capacity of the channel to the adapter. When it is full, the tool waits.
 const SIGNALS: usize = 16;
@@ -45,6 +45,25 @@ pub struct Call {
     pub trace: RequestTrace,
     /// The request's `params`, unchanged, for a child server; `None` if the call was composed here.
     pub params: Option<Arc<RawValue>>,
+    /// The waits whose answers the result has; `None` if the adapter does not know when it has
+    /// handed the response to the connection.
+    pub answers: Option<UnhandedAnswers>,
+}
+
+/// Waits of a call whose answers its result has. If they are dropped before the response was handed
+/// to the connection, messages bring the answers. Clones share their state.
+#[derive(Debug, Clone, Default)]
+pub struct UnhandedAnswers(Arc<Mutex<Vec<AnswerWaiter>>>);
+
+impl UnhandedAnswers {
+    fn lock(&self) -> MutexGuard<'_, Vec<AnswerWaiter>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The response was handed to the connection, or is on record.
+    pub fn note_handed(&self) {
+        self.lock().drain(..).for_each(AnswerWaiter::note_handed);
+    }
 }
 
 /// The client's ids of a request, and who sent it.
@@ -61,8 +80,18 @@ impl Call {
     pub fn alone(services: Services, caller: Caller) -> Self {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
-        let (client, trace, params) = (None, RequestTrace::default(), None);
-        Self { services, caller, session, started_at, client, trace, params }
+        let (client, trace) = (None, RequestTrace::default());
+        let (params, answers) = (None, None);
+        Self { services, caller, session, started_at, client, trace, params, answers }
+    }
+
+    /// Keeps the wait for an answer that the result has until the response was handed over.
+    pub(super) fn keep_until_handed(&self, wait: Option<AnswerWaiter>) {
+        match (&self.answers, wait) {
+            (Some(answers), Some(wait)) => answers.lock().push(wait),
+            (None, Some(wait)) => wait.note_handed(),
+            (_, None) => {}
+        }
     }
 
     /// Whether a program made the call that gets only the result: a hook, `curl`.

@@ -36,7 +36,10 @@ accepted: the answer comes later, as a message. inReplyTo answers a message. Key
 async fn send(call: Call, input: SendToSession) -> Result<SessionReply, Failure> {
     let max_wait = call.time_left(input.max_wait());
     let conversations = &call.services.conversations;
-    Ok(conversations.send(&call.caller, call.session.as_deref(), input, max_wait).await?)
+    let sent = conversations.send(&call.caller, call.session.as_deref(), input, max_wait).await?;
+    let (reply, wait) = sent;
+    call.keep_until_handed(wait);
+    Ok(reply)
 }
 
 const LIST: &str = "\

@@ -35,6 +35,7 @@ use std::sync::Arc;
 pub use call::{
     Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, ErrorType, Failure, LogLevel,
     Output, QuestionReply, RequestTrace, ToolClient, ToolError, ToolProgress, ToolSignal,
+    UnhandedAnswers,
 };
 pub use catalogue::{Catalogue, ChildTools, DelegatedCall, Descriptor};
 pub use hooks::HOOK_EVENT;

@@ -14,7 +14,7 @@ use crate::{
     read_query::read_page,
     statement::{
         StoredRow, change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one,
-        pool_page, read_one, row_of, rows_of, select_fields, select_one, select_value,
+        pool_page, read_one, row_of, rows_of, select_all, select_fields, select_one, select_value,
     },
 };
 
@@ -186,26 +186,21 @@ impl AgentWrites<'_> {
         Ok((row.count.cast_unsigned(), row.first))
     }
 
-    /// A live agent of an instance on this machine: an idle one, else a busy one; of several, the
-    /// oldest. Agents that were started for a task of their own are excluded, and agents at a usage
-    /// limit, as the vendor would refuse the work. For a session: only another agent of its
-    /// project.
+    /// Live agents of an instance on this machine, at most 50: idle ones first, then the oldest.
+    /// Agents that were started for a task of their own are excluded, and agents at a usage limit,
+    /// as the vendor would refuse the work. For a session: only other agents of its project.
     #[boxed]
-    pub async fn find_free(
-        &mut self,
-        instance: &str,
-        asker: &Ownership,
-    ) -> Result<Option<AgentRow>> {
+    pub async fn free(&mut self, instance: &str, asker: &Ownership) -> Result<Vec<AgentRow>> {
         let session = match &asker.owner {
             Some(Principal::Operator) => None,
             Some(Principal::Session(key)) => Some(&**key),
-            None => return Ok(None),
+            None => return Ok(Vec::new()),
         };
         let project = asker.project.as_deref();
-        row_of(agents!(select_one, self.tx,
+        rows_of(agents!(select_all, self.tx,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state not in ('stopping', 'limited')
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
-            order by a.state <> 'idle', a.started_at, a.agent_id limit 1";
+            order by a.state <> 'idle', a.started_at, a.agent_id limit 50";
             instance, session, project, self.tx.machine))
     }
 

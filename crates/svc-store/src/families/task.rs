@@ -3,7 +3,7 @@
 use futures_util::TryStreamExt as _;
 use svc_model::{
     MachineId, MachineProcess, Ownership, Principal, ProcessIdentity, Reader, Seq, StreamName,
-    Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp,
+    Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp, is_cut_result,
 };
 
 use super::{TaskReads, TaskWrites};
@@ -68,6 +68,7 @@ impl TryFrom<RawTask> for TaskRow {
                 status: raw.status,
                 report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
                 reason: raw.reason,
+                result_truncated: raw.result.as_deref().is_some_and(is_cut_result),
                 result: raw.result,
                 cancel_requested_at: raw.cancel_requested_at,
                 created_at: raw.created_at,

@@ -99,8 +99,7 @@ impl StartOverrides<'_> {
             folder: real.as_deref().filter(|_| is_chosen),
         };
         let roots: Vec<String> = caller.root().map(str::to_owned).into_iter().collect();
-        let requester = requester(&caller.principal(), &roots);
-        permits(&instance.allow, &requester, &asked)?;
+        permits(&instance.allow, &caller.principal(), &roots, &asked)?;
         let is_bound = is_chosen && !caller.is_operator();
         if is_bound && real.is_none() {
             return Err(forbidden(&StartRefusal::Folder(path)));
@@ -129,8 +128,7 @@ pub(super) fn still_permits(
     let Some(owner) = &owned.owner else {
         return Err("the owner of this task is unknown".to_owned());
     };
-    let requester = requester(owner, roots);
-    if matches!(requester, ResolvedStarter::Operator) {
+    if *owner == Principal::Operator {
         return Ok(());
     }
     let real = Path::new(cwd).canonicalize().map_err(|error| format!("{cwd}: {error}"))?;
@@ -139,37 +137,25 @@ pub(super) fn still_permits(
     }
     let nothing = BTreeMap::new();
     let settings = StartSettings { env: &nothing, args: &[], folder: Some(&real) };
-    permits(&instance.allow, &requester, &settings).map_err(|error| error.to_string())
+    permits(&instance.allow, owner, roots, &settings).map_err(|error| error.to_string())
 }
 
-/// Like [`AgentStarter`], with the links in the paths of the project's roots resolved.
-enum ResolvedStarter {
-    Operator,
-    Session(Vec<PathBuf>),
-}
-
-fn requester(principal: &Principal, roots: &[String]) -> ResolvedStarter {
-    let real = |root: &String| Path::new(root).canonicalize().ok();
-    match principal {
-        Principal::Operator => ResolvedStarter::Operator,
-        Principal::Session(_) => ResolvedStarter::Session(roots.iter().filter_map(real).collect()),
-    }
-}
-
+/// `roots` are those of the project of a session.
 fn permits(
     allowance: &StartAllowance,
-    requester: &ResolvedStarter,
+    principal: &Principal,
+    roots: &[String],
     settings: &StartSettings<'_>,
 ) -> Result<()> {
-    // Folders of the allowance are compared by their real path. A missing folder allows nothing.
+    // Folders of the allowance and roots are compared by their real paths. A missing folder allows
+    // nothing.
     let folders = allowance.folders.iter().filter_map(|folder| folder.canonicalize().ok());
     let real = StartAllowance { folders: folders.collect(), ..allowance.clone() };
-    let requester = match requester {
-        ResolvedStarter::Operator => AgentStarter::Operator,
-        ResolvedStarter::Session(roots) => {
-            let holds = |root: &&PathBuf| settings.folder.is_some_and(|it| it.starts_with(root));
-            AgentStarter::Session(roots.iter().find(holds).map(PathBuf::as_path))
-        }
+    let mut roots = roots.iter().filter_map(|root| Path::new(root).canonicalize().ok());
+    let root = roots.find(|root| settings.folder.is_some_and(|it| it.starts_with(root)));
+    let requester = match principal {
+        Principal::Operator => AgentStarter::Operator,
+        Principal::Session(_) => AgentStarter::Session(root.as_deref()),
     };
     real.permits(requester, settings).map_err(|refusal| match &refusal {
         StartRefusal::NeverSet(name) => Error::invalid(format!("env.{name}"), refusal.to_string()),

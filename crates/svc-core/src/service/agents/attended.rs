@@ -3,8 +3,6 @@
 //! the commit that stores the answer. This file delivers the prompt, and ends the task if no answer
 //! comes.
 
-use std::sync::Arc;
-
 use svc_model::{
     Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId,
     PeerReference, PeerStatus, Principal, Reader, TaskId, conversation::SourceTool,
@@ -55,14 +53,14 @@ pub(super) async fn attended_of_key(
     Ok(rows.into_iter().find(is_meant))
 }
 
-/// An attended session that may take a dispatch: of this backend and seen by the requester; those
+/// The attended sessions that may take a dispatch: of this backend and seen by the requester; those
 /// of its project first.
 pub(super) async fn attended_for(
     tx: &mut WriteTx,
     backend: &str,
     owned: &Ownership,
-) -> Result<Option<PeerRow>> {
-    let Some(client) = HookClient::parse(backend) else { return Ok(None) };
+) -> Result<Vec<PeerRow>> {
+    let Some(client) = HookClient::parse(backend) else { return Ok(Vec::new()) };
     let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
     rows.retain(|row| match &owned.owner {
@@ -72,7 +70,13 @@ pub(super) async fn attended_for(
         None => false,
     });
     rows.sort_by_key(|row| !is_near(row));
-    Ok(rows.into_iter().next())
+    Ok(rows)
+}
+
+/// The session that a peer speaks for: its key, and its principal.
+pub(super) fn session_of(row: &PeerRow) -> (String, &str) {
+    let principal = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+    (row.session_key().unwrap_or_else(|| principal.to_owned()), principal)
 }
 
 pub(super) async fn ask_attended(
@@ -85,27 +89,18 @@ pub(super) async fn ask_attended(
     let (caller, from) = asker(tx, core, task).await?;
     work.source_peer = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
     let input = NewMessage {
-        text: task.task.prompt.clone().unwrap_or_default(),
-        kind: Some(MessageType::Query),
-        from_peer: None,
-        correlation_id: None,
         idempotency_key: Some(format!("task-{}", task.task.task_id)),
-        no_wake: false,
+        ..team::plain_message(task.task.prompt.clone().unwrap_or_default(), MessageType::Query)
     };
+    let tool = SourceTool::SendMessage;
     let outgoing = team::OutgoingMessage {
-        core: core.clone(),
-        caller,
-        from,
-        input: Arc::new(input),
-        text_id: None,
-        tool: SourceTool::SendMessage,
         run_id: Some(work.run_id.clone()),
+        ..team::OutgoingMessage::new(core.clone(), caller, from, input, tool)
     };
     let to = row.peer.peer_id.clone();
     let terms = DeliveryTerms::default();
     let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
-    let principal = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
-    let session = row.session_key().unwrap_or_else(|| principal.to_owned());
+    let (session, principal) = session_of(row);
     work.set_target(AssignmentEnd { session, peer: to, agent: None });
     work.message_id = Some(message.id);
     assignments::apply(tx, work, AssignmentEvent::Stored).await?;

@@ -1,7 +1,7 @@
 //! Operations of callers on agents, except requests: start them, give them work, read them, and
 //! query their hosts.
 
-use std::time::Duration;
+use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,11 @@ use svc_model::{
     AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, StreamName, Task,
     TaskId, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
-    backend_names, limits,
+    backend_names,
+    conversation::RunState,
+    limits,
 };
-use svc_store::{AgentRow, PageSize, StreamView, job};
+use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -26,7 +28,9 @@ use super::{
 };
 use crate::boxed;
 use crate::service::{
-    Error, Listed, Page, PageBounds, Result, assignments::note_returned, check, tasks,
+    Error, Listed, Page, PageBounds, Result,
+    assignments::{is_answer_given, note_returned},
+    check, tasks,
 };
 
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
@@ -72,6 +76,16 @@ pub struct StartedAgent {
     pub agent: AgentView,
     /// False if an earlier request with the same key started it.
     pub is_new: bool,
+}
+
+/// The answer to a task, as far as a call that waits for it has to know.
+#[derive(Debug)]
+pub struct ReturnedAnswer {
+    /// The instance that answered.
+    pub instance: String,
+    pub backend: String,
+    /// A message has brought the answer already, so that the call does not return it, too.
+    pub was_sent: bool,
 }
 
 impl Agents {
@@ -286,18 +300,12 @@ impl Agents {
             0 => usize::MAX,
             limit => limit.try_into().unwrap_or(usize::MAX),
         };
-        let mut entries = std::collections::VecDeque::new();
-        let (mut after, mut total) = (0, 0_u64);
-        loop {
-            let size = PageSize::rows(limits::PAGE_MAX);
-            let events = self.core.store.events();
-            let page = events.of_stream(view.id, &name, after, Some("chat_entry"), size).await?;
-            for event in &page.events {
-                after = event.seq;
-                if event.seq >= before {
-                    continue;
-                }
-                let Some(mut entry) = entry_of(event, with_tools) else { continue };
+        let (mut entries, mut total) = (VecDeque::new(), 0_u64);
+        let paging = self.each_event((&name, &view), "chat_entry", |event| {
+            if event.seq >= before {
+                return ControlFlow::Break(());
+            }
+            if let Some(mut entry) = entry_of(event, with_tools) {
                 total += 1;
                 entry.offset = Some(event.seq.cast_unsigned());
                 entries.push_back(entry);
@@ -305,10 +313,9 @@ impl Agents {
                     entries.pop_front();
                 }
             }
-            if !page.more || after >= before {
-                break;
-            }
-        }
+            ControlFlow::Continue(())
+        });
+        paging.await?;
         let offset = view.head.cast_unsigned();
         Ok(HistoryPage { agent_id: id, entries: entries.into(), offset, total })
     }
@@ -316,59 +323,82 @@ impl Agents {
     /// The result of a task, or what its agent has said so far; and whether that text was cut.
     #[boxed]
     pub async fn content_of(&self, task: &Task) -> Result<(String, bool)> {
-        if let Some(result) = &task.result
-            // A result that was cut between characters may be a few bytes shorter than the bound.
-            && result.len() + char::MAX_LEN_UTF8 <= limits::TASK_RESULT_BYTES
-        {
+        if let (Some(result), false) = (&task.result, task.result_truncated) {
             return Ok((result.clone(), false));
         }
         let name = tasks::stream_of(&task.task_id);
         let Some(view) = self.core.store.streams().view(&name).await? else {
             return Ok((String::new(), false));
         };
-        let (mut content, mut after) = (String::new(), 0);
         // No newline is due before the first line, or in a line that the next frame continues.
-        let (mut is_open, mut is_cut) = (true, false);
+        let (mut content, mut is_open, mut is_cut) = (String::new(), true, false);
+        let paging = self.each_event((&name, &view), "frame", |event| {
+            let said = serde_json::from_str::<FrameData>(&event.data).ok();
+            let Some(said) = said.filter(|said| said.kind == FrameKind::Stdout) else {
+                return ControlFlow::Continue(());
+            };
+            if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
+                is_cut = true;
+                return ControlFlow::Break(());
+            }
+            if !is_open {
+                content.push('\n');
+            }
+            content.push_str(&said.line);
+            is_open = said.partial;
+            is_cut |= said.truncated;
+            ControlFlow::Continue(())
+        });
+        paging.await?;
+        Ok((content, is_cut))
+    }
+
+    /// Reads the events of one kind in a stream, the oldest first, until `read` has enough.
+    async fn each_event(
+        &self,
+        (name, view): (&StreamName, &StreamView),
+        kind: &str,
+        mut read: impl FnMut(&Event) -> ControlFlow<()> + Send,
+    ) -> Result<()> {
+        let mut after = 0;
         loop {
-            let size = PageSize::rows(limits::PAGE_MAX);
-            let events = self.core.store.events();
-            let page = events.of_stream(view.id, &name, after, Some("frame"), size).await?;
+            let (events, size) = (self.core.store.events(), PageSize::rows(limits::PAGE_MAX));
+            let page = events.of_stream(view.id, name, after, Some(kind), size).await?;
             for event in &page.events {
                 after = event.seq;
-                let Ok(said) = serde_json::from_str::<FrameData>(&event.data) else { continue };
-                if said.kind != FrameKind::Stdout {
-                    continue;
+                if read(event).is_break() {
+                    return Ok(());
                 }
-                if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
-                    return Ok((content, true));
-                }
-                if !is_open {
-                    content.push('\n');
-                }
-                content.push_str(&said.line);
-                is_open = said.partial;
-                is_cut |= said.truncated;
             }
             if !page.more {
-                return Ok((content, is_cut));
+                return Ok(());
             }
         }
     }
 
-    /// Notes that the waiting call returned a task's answer, so that no message brings the answer
-    /// again. Returns the instance that answered, and its backend.
+    /// Takes a task's answer for the call that waits for it: no message brings the answer again.
     #[boxed]
     pub async fn return_answer(
         &self,
         caller: &Caller,
         task: &TaskId,
-    ) -> Result<Option<(String, String)>> {
+    ) -> Result<Option<ReturnedAnswer>> {
         let task = task.clone();
+        // What the operator asks for another peer is told to that peer.
+        let is_told = !caller.is_operator();
         let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
             let work = tx.assignments().of_task(&task).await?;
             let Some(mut work) = work else { return Ok(None) };
-            note_returned(tx, &mut work).await?;
-            Ok(Some((work.instance, work.backend)))
+            let was_sent = match work.answered {
+                _ if !is_told => false,
+                None => is_answer_given(tx, &work).await?,
+                Some(answered) => answered == RunState::Queued,
+            };
+            if !was_sent {
+                note_returned(tx, &mut work).await?;
+            }
+            let AssignmentRow { instance, backend, .. } = work;
+            Ok(Some(ReturnedAnswer { instance, backend, was_sent }))
         }));
         write.await
     }

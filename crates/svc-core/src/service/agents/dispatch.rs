@@ -19,7 +19,7 @@ use svc_sys::config::ResolvedInstance;
 use super::{
     Agents, AnswerWaiter,
     allowance::{StartOverrides, check_depth},
-    attended::{attended_for, attended_of_key},
+    attended::{attended_for, attended_of_key, session_of},
     start::{conversation_of, full, limited},
     state::{listed, may_steer},
 };
@@ -164,16 +164,13 @@ impl<'a> DispatchInput<'a> {
             idempotency_key: input.idempotency_key,
             ..NewTask::default()
         };
-        let dispatch = DispatchRows {
-            agents: agents.clone(),
-            caller: caller.clone(),
-            new_task,
-            row,
-            asking_session: input.asking_session,
-            is_at_once: input.is_at_once,
-        };
         let store = agents.core.store.on_behalf_of(caller);
-        store.write(job!(|tx| dispatch.insert(tx).await)).await
+        let (agents, caller) = (agents.clone(), caller.clone());
+        let (session, is_at_once) = (input.asking_session, input.is_at_once);
+        let write = store.write(job!(|tx| {
+            insert(tx, &agents, &caller, new_task, row, (session.as_deref(), is_at_once)).await
+        }));
+        write.await
     }
 
     async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements> {
@@ -401,90 +398,81 @@ impl<'a> DispatchInput<'a> {
     }
 }
 
-/// All that a dispatch stores, in one write job.
-struct DispatchRows {
-    agents: Agents,
-    caller: Caller,
+/// Stores all rows of a dispatch, unless its task is known. `session` is the client's own id of the
+/// session that asks.
+async fn insert(
+    tx: &mut WriteTx,
+    agents: &Agents,
+    caller: &Caller,
     new_task: NewTask,
-    row: AssignmentRow,
-    asking_session: Option<String>,
-    is_at_once: bool,
-}
-
-impl DispatchRows {
-    async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask> {
-        let Self { agents, caller, new_task, mut row, asking_session, is_at_once } = self;
-        let core = &agents.core;
-        let prompt = new_task.prompt.clone();
-        ensure_requester_peer(tx, core, &caller).await?;
-        let created = tasks::make(tx, core, &caller, new_task).await?;
-        let task = created.task;
-        if !created.is_new {
-            let known = tx.assignments().of_task(&task.task_id).await?;
-            let Some(mut known) = known.filter(|_| task.prompt == prompt) else {
-                return Err(Error::Conflict(format!(
-                    "idempotency_key stands for another task, {}",
-                    task.task_id
-                )));
-            };
-            let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
-            let wait = waits_until.map(|until| agents.wait_for_answer(&known.run_id, until));
-            let AssignmentRow { instance, backend, .. } = known;
-            return Ok(DispatchedTask { task, instance, backend, wait });
-        }
-        let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
-        if row.requirements.mode == WorkMode::PeerOnly && !is_named {
-            let owned = Ownership {
-                owner: Some(caller.principal()),
-                runner: None,
-                project: caller.project().map(str::to_owned),
-            };
-            let is_there = tx.agents().find_free(&row.instance, &owned).await?.is_some()
-                || attended_for(tx, &row.backend, &owned).await?.is_some();
-            if !is_there {
-                return Err(Error::NotNow(format!(
-                    "no live peer: no agent of instance {} takes work, and no session of its kind is there",
-                    row.instance
-                )));
-            }
-        }
-        if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
-            let children = tx.agents().count_children(&caller.principal()).await?;
-            if children >= limits::SPAWN_CHILDREN {
-                return Err(Error::LimitReached(format!(
-                    "{children} sessions that you started are live, and that is the most: wait for one of them to end"
-                )));
-            }
-        }
-        if is_at_once && let Ok(instance) = agents.settings.callable(&row.instance) {
-            if let Some(why) = full(tx, &instance).await? {
-                return Err(Error::LimitReached(why));
-            }
-            if let Some(why) = limited(tx, &instance).await? {
-                return Err(Error::NotNow(why));
-            }
-        }
-        if let (None, Some(key)) = (&row.source_agent, caller.session()) {
-            row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
-        }
-        if let Some(key) = caller.session() {
-            // A session that a person started has another key than its credential. The rows of
-            // `sessions_send` have the session's, and a circle of waits may have rows of both.
-            let own = tx.peers().of_session(asking_session.as_deref().unwrap_or(key)).await?;
-            let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
-            row.source_session = own.unwrap_or(row.source_session);
-        }
-        if row.waits_until.is_some() {
-            check_wait(tx, &row).await?;
-        }
-        row.run_id = RunId::from_task(&task.task_id);
-        row.task_id = Some(task.task_id.clone());
-        tx.assignments().insert(&row).await?;
-        // Made before the commit: no other call ends while the row has a wait that nobody knows.
-        let wait = row.waits_until.map(|until| agents.wait_for_answer(&row.run_id, until));
-        let AssignmentRow { instance, backend, .. } = row;
-        Ok(DispatchedTask { task, instance, backend, wait })
+    mut row: AssignmentRow,
+    (session, is_at_once): (Option<&str>, bool),
+) -> Result<DispatchedTask> {
+    let core = &agents.core;
+    let prompt = new_task.prompt.clone();
+    ensure_requester_peer(tx, core, caller).await?;
+    let created = tasks::make(tx, core, caller, new_task).await?;
+    let task = created.task;
+    if !created.is_new {
+        let known = tx.assignments().of_task(&task.task_id).await?;
+        let Some(mut known) = known.filter(|_| task.prompt == prompt) else {
+            return Err(Error::Conflict(format!(
+                "idempotency_key stands for another task, {}",
+                task.task_id
+            )));
+        };
+        let waits_until = wait_again(tx, &mut known, row.waits_until).await?;
+        let wait = waits_until.map(|until| agents.wait_for_answer(caller, &known.run_id, until));
+        let AssignmentRow { instance, backend, .. } = known;
+        return Ok(DispatchedTask { task, instance, backend, wait });
     }
+    if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
+        let children = tx.agents().count_children(&caller.principal()).await?;
+        if children >= limits::SPAWN_CHILDREN {
+            return Err(Error::LimitReached(format!(
+                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
+            )));
+        }
+    }
+    if is_at_once && let Ok(instance) = agents.settings.callable(&row.instance) {
+        if let Some(why) = full(tx, &instance).await? {
+            return Err(Error::LimitReached(why));
+        }
+        if let Some(why) = limited(tx, &instance).await? {
+            return Err(Error::NotNow(why));
+        }
+    }
+    if let (None, Some(key)) = (&row.source_agent, caller.session()) {
+        row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
+    }
+    if let Some(key) = caller.session() {
+        // A session that a person started has another key than its credential. The rows of
+        // `sessions_send` have the session's, and a circle of waits may have rows of both.
+        let own = tx.peers().of_session(session.unwrap_or(key)).await?;
+        let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
+        row.source_session = own.unwrap_or(row.source_session);
+    }
+    let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
+    if row.requirements.mode == WorkMode::PeerOnly && !is_named {
+        let owned = Ownership {
+            owner: Some(caller.principal()),
+            runner: None,
+            project: caller.project().map(str::to_owned),
+        };
+        if live_peer(tx, &row, &owned).await?.is_none() {
+            return Err(Error::NotNow(no_live_peer(&row.instance)));
+        }
+    }
+    if row.waits_until.is_some() {
+        check_wait(tx, &row).await?;
+    }
+    row.run_id = RunId::from_task(&task.task_id);
+    row.task_id = Some(task.task_id.clone());
+    tx.assignments().insert(&row).await?;
+    // Made before the commit: no other call ends while the row has a wait that nobody knows.
+    let wait = row.waits_until.map(|until| agents.wait_for_answer(caller, &row.run_id, until));
+    let AssignmentRow { instance, backend, .. } = row;
+    Ok(DispatchedTask { task, instance, backend, wait })
 }
 
 /// Lets a repeat of a call wait for open work, also when an earlier call is cut.
@@ -508,10 +496,58 @@ async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<()> {
         (None, Some(peer)) => tx.peers().get(peer).await?.and_then(|row| row.session_key()),
         (None, None) => Some(row.target_session.clone()).filter(|session| !session.is_empty()),
     };
-    let Some(awaited) = awaited else { return Ok(()) };
-    let waits = tx.assignments().waits_from(&awaited).await?;
-    wait_cycle(&waits, &row.source_session, &awaited)
+    match awaited {
+        Some(awaited) => check_wait_for(tx, row, &awaited).await,
+        None => Ok(()),
+    }
+}
+
+async fn check_wait_for(tx: &mut WriteTx, row: &AssignmentRow, awaited: &str) -> Result<()> {
+    let waits = tx.assignments().waits_from(awaited).await?;
+    wait_cycle(&waits, &row.source_session, awaited)
         .map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
+}
+
+/// Who takes work that names nobody.
+pub(super) enum LivePeer {
+    Agent(Box<AgentRow>),
+    Session(Box<PeerRow>),
+}
+
+/// A live agent of the instance of this work, else an attended session of its backend. While the
+/// source of the work waits for the answer, one that waits for the source does not take the work:
+/// neither wait would end.
+///
+/// # Errors
+/// [`Error::WaitCycle`] if all who could take it wait for its source.
+pub(super) async fn live_peer(
+    tx: &mut WriteTx,
+    work: &AssignmentRow,
+    owned: &Ownership,
+) -> Result<Option<LivePeer>> {
+    let agents = tx.agents().free(&work.instance, owned).await?.into_iter();
+    let sessions = attended_for(tx, &work.backend, owned).await?.into_iter();
+    let agents = agents.map(|row| (row.info.session_key.clone(), LivePeer::Agent(Box::new(row))));
+    let sessions = sessions.map(|row| (session_of(&row).0, LivePeer::Session(Box::new(row))));
+    let is_awaited = work.waits_until.is_some_and(|until| until > tx.now());
+    let mut refusal = Ok(None);
+    for (key, peer) in agents.chain(sessions) {
+        if !is_awaited {
+            return Ok(Some(peer));
+        }
+        match check_wait_for(tx, work, &key).await {
+            Ok(()) => return Ok(Some(peer)),
+            Err(cycle @ Error::WaitCycle(_)) => refusal = Err(cycle),
+            Err(error) => return Err(error),
+        }
+    }
+    refusal
+}
+
+pub(super) fn no_live_peer(instance: &str) -> String {
+    format!(
+        "no live peer: no agent of instance {instance} takes work, and no session of its kind is there"
+    )
 }
 
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
@@ -546,4 +582,57 @@ fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
 fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
     let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
     Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::testing::opened;
+
+    /// Whom the operator's work for the instance `pair` goes to: a session key.
+    async fn chosen(test: &TestStore, waits_until: Option<Timestamp>) -> Result<Option<String>> {
+        let choosing = test.store.write(job!(|tx| {
+            let work = AssignmentRow {
+                waits_until,
+                instance: "pair".to_owned(),
+                backend: "claude".to_owned(),
+                ..AssignmentRow::new(RunId::default(), "agent:pair:asker".to_owned(), tx.now())
+            };
+            let owned = Ownership::from_row("operator", String::new());
+            Ok::<_, Error>(live_peer(tx, &work, &owned).await?.map(|peer| match peer {
+                LivePeer::Agent(row) => row.info.session_key,
+                LivePeer::Session(row) => session_of(&row).0,
+            }))
+        }));
+        choosing.await
+    }
+
+    #[tokio::test]
+    async fn work_goes_to_nobody_who_waits_for_its_source() {
+        let (test, services) = opened().await;
+        test.execute(
+            "
+            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team'), ('agent/ag_2', 1, 'team');
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at, machine_id)
+            select substr(name, 7), id, 'pair', 'claude', 'agent:pair:' || substr(name, 10), '/p', '/c', 'operator', 'idle',
+                1, 1, substr(name, 10), 'mach_test' from stream where name like 'agent/%';
+            insert into assignment (run_id, mode, state, source_session, target_session, waits_until, created_at)
+            values ('run_1', 'followup', 'running', 'agent:pair:1', 'agent:pair:asker', 9000000000000, 1);",
+        )
+        .await;
+        let until = Some(services.now().plus(Duration::from_hours(1)));
+        let one = Some("agent:pair:1".to_owned());
+        assert_eq!(chosen(&test, None).await.unwrap(), one, "nobody waits for its end");
+        assert_eq!(chosen(&test, until).await.unwrap().as_deref(), Some("agent:pair:2"));
+        test.execute("update agent set state = 'done', ended_at = 1 where agent_id = 'ag_2'").await;
+        let refused = chosen(&test, until).await.unwrap_err();
+        assert!(matches!(refused, Error::WaitCycle(_)), "{refused}");
+        test.execute("update assignment set ended_at = 1").await;
+        assert_eq!(chosen(&test, until).await.unwrap(), one);
+        test.execute("update agent set ended_at = 1").await;
+        assert_eq!(chosen(&test, until).await.unwrap(), None);
+    }
 }

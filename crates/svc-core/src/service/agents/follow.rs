@@ -26,7 +26,11 @@ use super::{
     mailing::deliver_mail,
     state::{LiveAgents, stream_of},
 };
-use crate::service::{Error, Result, core::Core, process, team};
+use crate::service::{
+    Error, Result,
+    core::{Core, lock},
+    process, team,
+};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -156,7 +160,7 @@ impl AgentFollower {
             deltas.before(&batch);
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);
             let last = batch.last().map_or(head, RawAgentEvent::offset);
-            let is_dispatching = agents.live.dispatching().contains(id);
+            let is_dispatching = lock(&agents.live.dispatching).contains(id);
             if is_due && !is_dispatching && batch.iter().all(is_plain) {
                 // The common case: one statement, which all appends of a commit share.
                 self.append(head, logged(&batch)).await?;
@@ -227,7 +231,7 @@ impl AgentFollower {
             agents.reach.forget(id);
         }
         let is_free = {
-            let mut dispatching = agents.live.dispatching();
+            let mut dispatching = lock(&agents.live.dispatching);
             if taken.is_dispatching {
                 // The queue may have given the agent work during an earlier commit that did not see
                 // it.
@@ -423,7 +427,7 @@ impl AgentDeltas {
         self.text.push_str(&delta.text);
         let entries = self.core.store.bus().unfinished_entries();
         entries.append(&self.stream, &self.visibility, self.after, delta, self.core.now());
-        if !self.live.dispatching().contains(&self.agent) {
+        if !lock(&self.live.dispatching).contains(&self.agent) {
             return Ok(());
         }
         self.due.get_or_insert_with(|| Instant::now() + LINE_TIMEOUT);

@@ -15,8 +15,8 @@ use svc_store::{
 };
 
 use super::state::{
-    append_team_event, notify_operator, set_peer_state, set_reason, show_state, stream_of, unknown,
-    withdraw_from_operator,
+    append_team_event, notify_operator, set_peer_state, set_reason, show_state, stream_of,
+    tell_closed, unknown,
 };
 use crate::service::{
     Error, Result,
@@ -227,10 +227,7 @@ async fn close_request(
     };
     let answer = RequestAnswerRow { option_id, text: None, by };
     tx.requests().close(&request.request_id, &answer).await?;
-    withdraw_from_operator(tx, row, &request).await?;
-    let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
-    append_team_event(tx, "request.closed", row, about).await?;
-    Ok(())
+    Ok(tell_closed(tx, row, &request, &answer.by).await?)
 }
 
 /// Applies an event to the agent's work: its frames, its state and why it waits.
@@ -520,20 +517,12 @@ mod tests {
     use svc_store::job;
 
     use super::*;
-    use crate::service::testing::opened;
+    use crate::service::testing::{insert_agent, opened};
 
     #[tokio::test]
     async fn a_state_is_final_only_with_how_the_program_ended() {
         let (test, services) = opened().await;
-        test.execute(
-            "
-            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
-            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
-                request_timeout, started_at)
-            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'exec', 'agent:pair:one', '/p', '/c',
-                'operator', 'running', 1, 1, 1);",
-        )
-        .await;
+        insert_agent(&test).await;
         let id = AgentId::from("ag_1".to_owned());
         let shown = [
             (r#""type":"state","state":"done""#, (AgentState::Running, None)),

@@ -11,34 +11,19 @@ use svc_model::{
     hook, limits,
     stamp::{self, MessageSender},
 };
-use svc_store::{AgentMail, Batch, ListenerRead, StreamListener, job};
+use svc_store::{AgentMail, job};
 use svc_sys::telemetry::chain;
 use svc_wire::host_protocol::{SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Agents;
-use crate::service::{Result, assignments, core::Core};
+use crate::service::{
+    Result, assignments,
+    core::{Core, wait_for_event},
+};
 
 /// The wait before the next attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
-const EVENTS_BYTES: usize = 64 * 1024;
-
-/// Waits for an event after `cursor` that may be new mail. Skips the progress of known mail and of
-/// sends, unless the host `is_full`: then each such event may mean that the host takes more.
-async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is_full: bool) {
-    loop {
-        listener.wait(cursor).await;
-        if is_full {
-            return;
-        }
-        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
-        let mut events = batches.iter().flat_map(|batch| &batch.events);
-        if events.any(|event| !is_of_known_mail(&event.kind)) {
-            return;
-        }
-        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
-    }
-}
 
 /// Waits while an agent is at a usage limit. The vendor would refuse the turn of a message, and the
 /// message would be lost.
@@ -62,6 +47,7 @@ async fn is_limited(core: &Core, peer: &PeerId) -> Result<bool> {
     Ok(own.is_some_and(|own| own.peer.is_limited()))
 }
 
+/// Whether an event is the progress of known mail or of a send, and no new mail.
 fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
@@ -108,8 +94,11 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
         let until = held.map(|at| Instant::now() + at.since(core.now()));
         let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
         let next = [until, retry].into_iter().flatten().min();
+        let is_full = mail.is_full();
+        // If the host is full, each event may mean that it takes more.
+        let is_news = |kind: &str| is_full || !is_of_known_mail(kind);
         tokio::select! {
-            () = wait_for_mail(&mut listener, head, mail.is_full()) => {}
+            () = wait_for_event(&mut listener, head, is_news) => {}
             () = async { match next {
                 Some(at) => sleep_until(at).await,
                 None => std::future::pending().await,

@@ -25,7 +25,7 @@ mod requests;
 mod start;
 mod state;
 
-use std::{collections::HashSet, sync::PoisonError, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use futures_util::StreamExt as _;
 use svc_client::hosts::{HostError, remove_files};
@@ -38,10 +38,10 @@ use tokio::{
 
 use self::{follow::AgentFollower, queue::AgentQueue};
 use crate::boxed;
-use crate::service::Error;
+use crate::service::{Error, core::lock};
 
 pub use answer_wait::AnswerWaiter;
-pub use control::{AgentView, SendToAgent, StartedAgent};
+pub use control::{AgentView, ReturnedAnswer, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub(super) use follow::lose_agent;
 pub use start::NewAgent;
@@ -57,10 +57,7 @@ impl Agents {
     #[boxed]
     pub async fn run(self) {
         let agents = self;
-        let receiver = {
-            let mut slot = agents.live.to_follow.lock().unwrap_or_else(PoisonError::into_inner);
-            slot.take()
-        };
+        let receiver = lock(&agents.live.to_follow).take();
         let Some(mut starts) = receiver else { return };
         let mut followers = JoinSet::new();
         let mut followed: HashSet<AgentId> = HashSet::new();
@@ -68,7 +65,7 @@ impl Agents {
         // Agents of another machine have their hosts and spools there.
         for row in agents.taken_over().await.into_iter().filter(|row| row.machine_id == *here) {
             followed.insert(row.info.id.clone());
-            agents.live.dispatching().insert(row.info.id.clone());
+            lock(&agents.live.dispatching).insert(row.info.id.clone());
             followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
         }
         look_for_unknown_agents(&agents, &followed);
@@ -86,7 +83,7 @@ impl Agents {
                 Some(ended) = followers.join_next() => {
                     if let Ok(id) = ended {
                         followed.remove(&id);
-                        agents.live.dispatching().remove(&id);
+                        lock(&agents.live.dispatching).remove(&id);
                     }
                     // Queued work may wait for this agent's end.
                     agents.core.work.notify_one();
@@ -188,20 +185,13 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::service::testing::opened;
+    use crate::service::testing::{insert_agent, opened};
 
     #[tokio::test]
     async fn agents_are_taken_over_once_their_rows_can_be_read() {
         let (test, services) = opened().await;
-        test.execute(
-            "
-            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
-            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
-                request_timeout, started_at)
-            values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'none', 'agent:pair:one', '/p', '/c',
-                'operator', 'idle', 1, 1, 1);",
-        )
-        .await;
+        insert_agent(&test).await;
+        test.execute("update agent set backend = 'none'").await;
         let mut taken = Box::pin(services.agents.taken_over());
         timeout(TAKE_OVER_PAUSE / 4, &mut taken).await.unwrap_err();
         test.execute("update agent set backend = 'exec'").await;

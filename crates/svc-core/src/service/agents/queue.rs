@@ -3,13 +3,13 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use svc_client::hosts::HostError;
 use svc_model::{
-    AgentId, AgentInstance, PeerStatus, Principal, TaskId,
+    AgentId, AgentInstance, PeerStatus, Principal, Task, TaskId, Timestamp,
     agent::{AgentInput, AgentState},
     limits,
 };
@@ -20,13 +20,15 @@ use tokio::time::{sleep, timeout};
 use super::{
     Agents,
     allowance::still_permits,
-    attended::{ask_attended, attended_for, end_unanswered},
+    attended::{ask_attended, end_unanswered},
+    dispatch::{LivePeer, live_peer, no_live_peer},
     start::{AgentPlan, PlannedAgent, full},
     state::{give_to, note, set_reason},
 };
 use crate::service::{
-    Result,
+    Error, Result,
     assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
+    core::lock,
     projects::Projects,
     tasks,
 };
@@ -80,20 +82,22 @@ impl AgentQueue {
     async fn look(&self) -> Result<()> {
         let core = &self.agents.core;
         for task in core.store.assignments().overdue(core.now()).await? {
-            self.give_up(task).await?;
+            let give_up = |task: &mut Task, now| {
+                if task.cancel_requested_at.is_none() {
+                    task.cancel_requested_at = Some(now);
+                    task.reason = Some("its time is over".to_owned());
+                }
+            };
+            self.change_open(task, give_up).await?;
         }
         end_unanswered(core).await?;
         for work in core.store.assignments().cancelled().await? {
             let Some(id) = work.task_id.clone().filter(|_| work.message_id.is_none()) else {
                 continue;
             };
-            if insert(&self.cancelling, &id) {
-                let queue = self.clone();
-                tokio::spawn(async move {
-                    queue.cancel(&work, &id).await;
-                    remove(&queue.cancelling, &id);
-                });
-            }
+            let (queue, task) = (self.clone(), id.clone());
+            let cancelling = async move { queue.cancel(&work, &task).await };
+            self.run_once(&self.cancelling, id, cancelling);
         }
         // Prompts that were being sent when a daemon ended are sent again: the host recognises them
         // by id.
@@ -118,13 +122,16 @@ impl AgentQueue {
                 // A failure of the database affects all tasks of the queue.
                 Err(error) if error.is_of_daemon() => return Err(error),
                 // A full inbox or a used-up budget holds up only this task.
-                Err(error) => self.wait_because(task_id, error.to_string()).await?,
+                Err(error) => {
+                    let wait = move |task: &mut Task, _| task.reason = Some(error.to_string());
+                    self.change_open(task_id, wait).await?;
+                }
                 Ok(QueueStep::Nothing) => {}
                 Ok(QueueStep::Wait) => {
                     blocked.insert(work.instance);
                 }
                 Ok(QueueStep::Launch(planned)) => {
-                    self.agents.live.dispatching().insert(planned.row.info.id.clone());
+                    lock(&self.agents.live.dispatching).insert(planned.row.info.id.clone());
                     let agents = self.agents.clone();
                     tokio::spawn(async move {
                         if let Err(reason) = planned.launch(&agents).await {
@@ -134,7 +141,7 @@ impl AgentQueue {
                     });
                 }
                 Ok(QueueStep::Send(agent)) => {
-                    self.agents.live.dispatching().insert(agent.clone());
+                    lock(&self.agents.live.dispatching).insert(agent.clone());
                     self.send(agent, task_id);
                 }
             }
@@ -142,44 +149,50 @@ impl AgentQueue {
         Ok(())
     }
 
-    async fn wait_because(&self, id: TaskId, reason: String) -> Result<()> {
+    /// Changes a task that has not ended, other than its state.
+    async fn change_open(
+        &self,
+        id: TaskId,
+        change: impl FnOnce(&mut Task, Timestamp) + Send + 'static,
+    ) -> Result<()> {
         let write = self.agents.core.store.write(job!(|tx| {
-            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-            if task.task.is_over() {
-                return Ok(());
-            }
-            set_reason(tx, &mut task, Some(reason)).await
+            let open = tx.tasks().get(&id).await?.filter(|row| !row.task.is_over());
+            let Some(mut row) = open else { return Ok(()) };
+            let before = row.task.clone();
+            change(&mut row.task, tx.now());
+            if row.task == before { Ok(()) } else { note(tx, &row).await }
         }));
         write.await
     }
 
-    async fn give_up(&self, id: TaskId) -> Result<()> {
-        let write = self.agents.core.store.write(job!(|tx| {
-            let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-            if task.task.is_over() || task.task.cancel_requested_at.is_some() {
-                return Ok(());
-            }
-            task.task.cancel_requested_at = Some(tx.now());
-            task.task.reason = Some("its time is over".to_owned());
-            note(tx, &task).await
-        }));
-        write.await
+    /// Works on a task, unless this process does so already. Then the queue looks again.
+    fn run_once(
+        &self,
+        at_work: &AtWork,
+        id: TaskId,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        if !lock(at_work).insert(id.clone()) {
+            return;
+        }
+        let (at_work, core) = (Arc::clone(at_work), self.agents.core.clone());
+        tokio::spawn(async move {
+            work.await;
+            lock(&at_work).remove(&id);
+            core.work.notify_one();
+        });
     }
 
     /// Sends a prompt to a live agent, with retries, until the host has it or the agent or the task
     /// has ended.
     fn send(&self, agent: AgentId, task: TaskId) {
-        if !insert(&self.sending, &task) {
-            return;
-        }
-        let queue = self.clone();
-        tokio::spawn(async move {
-            if let Err(error) = queue.send_prompt(&agent, &task).await {
-                tracing::error!(%task, %error, "cannot send a prompt");
+        let (queue, id) = (self.clone(), task.clone());
+        let sending = async move {
+            if let Err(error) = queue.send_prompt(&agent, &id).await {
+                tracing::error!(task = %id, %error, "cannot send a prompt");
             }
-            remove(&queue.sending, &task);
-            queue.agents.core.work.notify_one();
-        });
+        };
+        self.run_once(&self.sending, task, sending);
     }
 
     async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<()> {
@@ -297,19 +310,23 @@ impl<'a> QueuedWork<'a> {
             };
         }
         if work.requirements.mode != WorkMode::SpawnOnly {
-            if let Some(row) = tx.agents().find_free(&work.instance, &task.owned).await? {
-                return self.assign(&row).await;
-            }
-            if let Some(row) = attended_for(tx, &work.backend, &task.owned).await? {
-                ask_attended(tx, &agents.core, work, task, &row).await?;
-                return Ok(QueueStep::Nothing);
-            }
-            if work.requirements.mode == WorkMode::PeerOnly {
-                let why = format!(
-                    "no live peer: no agent of instance {} takes work, and no session of its kind is there",
-                    work.instance
-                );
-                return self.fail(why).await;
+            match live_peer(tx, work, &task.owned).await {
+                Ok(Some(LivePeer::Agent(row))) => return self.assign(&row).await,
+                Ok(Some(LivePeer::Session(row))) => {
+                    ask_attended(tx, &agents.core, work, task, &row).await?;
+                    return Ok(QueueStep::Nothing);
+                }
+                Ok(None) if work.requirements.mode == WorkMode::PeerOnly => {
+                    let why = no_live_peer(&work.instance);
+                    return self.fail(why).await;
+                }
+                Err(cycle @ Error::WaitCycle(_))
+                    if work.requirements.mode == WorkMode::PeerOnly =>
+                {
+                    return self.fail(cycle.to_string()).await;
+                }
+                Ok(None) | Err(Error::WaitCycle(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         let instance = match agents.settings.callable(&work.instance) {
@@ -446,12 +463,4 @@ impl<'a> QueuedWork<'a> {
         }
         Ok(())
     }
-}
-
-fn insert(at_work: &AtWork, id: &TaskId) -> bool {
-    at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone())
-}
-
-fn remove(at_work: &AtWork, id: &TaskId) {
-    at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
 }

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 
-use serde_json::json;
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
     ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp,
@@ -17,7 +16,7 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
-    state::{append_team_event, has_scope, withdraw_from_operator},
+    state::{has_scope, tell_closed},
 };
 use crate::boxed;
 use crate::service::{
@@ -297,9 +296,7 @@ impl Agents {
             tx.requests().close(&id, &answer).await?;
             let agent = known.agent_id.clone().ok_or_else(unknown)?;
             if let Some(agent) = tx.agents().get(&agent).await? {
-                withdraw_from_operator(tx, &agent, &known).await?;
-                let about = json!({ "request_id": id, "kind": known.kind, "by": answer.by });
-                append_team_event(tx, "request.closed", &agent, about).await?;
+                tell_closed(tx, &agent, &known, &answer.by).await?;
             }
             tx.requests().get(&id).await?.ok_or_else(unknown)
         }));

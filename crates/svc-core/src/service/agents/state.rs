@@ -4,7 +4,7 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -31,7 +31,7 @@ use crate::service::{
     Error, ResourceKind, Result,
     access::Access,
     assignments::{AgentSender, sender_of, tell},
-    core::{Core, open_and_append},
+    core::{Core, lock},
     prompts::Prompts,
     tasks, team,
 };
@@ -65,13 +65,13 @@ pub(super) struct LiveAgents {
     pub(super) follow: mpsc::UnboundedSender<AgentId>,
     /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
-    dispatching: Mutex<HashSet<AgentId>>,
+    pub(super) dispatching: Mutex<HashSet<AgentId>>,
     /// The calls that wait for the answer to an assignment, each by the end of its wait.
-    waits: Mutex<HashSet<(RunId, Timestamp)>>,
+    pub(super) waits: Mutex<HashSet<(RunId, Timestamp)>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
     /// The calls that start an agent, each with its task once that is known.
-    start_calls: Mutex<Vec<Arc<OnceLock<TaskId>>>>,
+    pub(super) start_calls: Mutex<Vec<Arc<OnceLock<TaskId>>>>,
     /// Notified when an agent may be due to be removed.
     pub(super) removals: tokio::sync::Notify,
 }
@@ -195,20 +195,6 @@ impl AgentSettings {
     }
 }
 
-impl LiveAgents {
-    pub(super) fn dispatching(&self) -> MutexGuard<'_, HashSet<AgentId>> {
-        self.dispatching.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn waits(&self) -> MutexGuard<'_, HashSet<(RunId, Timestamp)>> {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn start_calls(&self) -> MutexGuard<'_, Vec<Arc<OnceLock<TaskId>>>> {
-        self.start_calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
@@ -311,10 +297,6 @@ impl HostReach {
         Self { core, unreachable: Arc::default() }
     }
 
-    fn unreachable(&self) -> MutexGuard<'_, HashSet<AgentId>> {
-        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Probes an agent's host again and again until the future is dropped.
     pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
         let mut probe = host.keep();
@@ -339,7 +321,7 @@ impl HostReach {
     }
 
     pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
-        self.unreachable().contains(id)
+        lock(&self.unreachable).contains(id)
     }
 
     /// Stores whether a host answers, if that has changed. With `in_any_case` also without a
@@ -353,7 +335,7 @@ impl HostReach {
             }
         }
         let is_news = {
-            let mut unreachable = self.unreachable();
+            let mut unreachable = lock(&self.unreachable);
             if is_reached { unreachable.remove(id) } else { unreachable.insert(id.clone()) }
         };
         if !is_news && !in_any_case {
@@ -370,7 +352,7 @@ impl HostReach {
     }
 
     pub(super) fn forget(&self, id: &AgentId) {
-        self.unreachable().remove(id);
+        lock(&self.unreachable).remove(id);
     }
 }
 
@@ -400,8 +382,7 @@ pub(super) async fn append_team_event(
     if let (Some(data), Value::Object(about)) = (data.as_object_mut(), about) {
         data.extend(about.into_iter().filter(|(_, value)| !value.is_null()));
     }
-    let team = StreamName::fixed(StreamName::TEAM);
-    open_and_append(tx, &team, &StreamVisibility::Team, vec![NewEvent::new(kind, &data)]).await
+    team::append_to_team(tx, NewEvent::new(kind, &data)).await
 }
 
 /// Stores what a task waits for; `None` if it no longer waits.
@@ -475,11 +456,13 @@ pub(super) async fn notify_operator(
     Ok(())
 }
 
-/// Acknowledges the messages about a closed request, as nobody has to answer it any more.
-pub(super) async fn withdraw_from_operator(
+/// Appends that a request was closed, and acknowledges the messages about it, as nobody has to
+/// answer it any more.
+pub(super) async fn tell_closed(
     tx: &mut WriteTx,
     row: &AgentRow,
     request: &RequestRow,
+    by: &str,
 ) -> Result<(), StoreError> {
     let key = format!("request-{}", request.request_id);
     // The sender that `tell` used.
@@ -488,5 +471,6 @@ pub(super) async fn withdraw_from_operator(
         let to = message.to_peer.clone();
         team::advance(tx, &to, &mut [message], DeliveryState::Acked, None).await?;
     }
-    Ok(())
+    let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": by });
+    append_team_event(tx, "request.closed", row, about).await
 }

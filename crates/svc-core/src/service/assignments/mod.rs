@@ -23,7 +23,7 @@ use super::{tasks, team};
 
 pub(super) use settle::{
     AgentSender, TaskEnd, caller_as, end, end_answered, end_otherwise, hold_answer,
-    is_answer_given, note_returned, retry, sender_of, settle_exit, settle_turn, tell,
+    is_answer_given, note_returned, retry, sender_of, settle_exit, settle_turn, tell, tell_again,
 };
 pub(super) use turns::{
     agent_ended, late_turn_prompted, mail_refused, silent_turn_ended, terms_of_reply, turn_began,

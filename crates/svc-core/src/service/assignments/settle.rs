@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use svc_model::{
-    Caller, DeliveryState, Message, MessageType, NewEvent, NewMessage, PeerId, Principal, RunId,
-    Task, TaskChange, TaskReport, TaskStatus, Timestamp,
+    Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
+    Principal, RunId, Task, TaskChange, TaskReport, TaskStatus, Timestamp,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
-    conversation::SourceTool,
+    conversation::{RunState, SourceTool},
     limits,
 };
 use svc_store::{
@@ -247,10 +247,7 @@ pub(in crate::service) async fn end(
     let Some(status) = apply(tx, work, AssignmentEvent::Ended(end.outcome)).await? else {
         return Ok(());
     };
-    task.task.result = end.result.map(|mut text| {
-        text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
-        text
-    });
+    task.task.set_result(end.result);
     let change = TaskChange { report: end.report, ..TaskChange::to(status, None) };
     tasks::apply(tx, task, &change, None).await?;
     notify_requester(tx, core, work, task).await
@@ -352,11 +349,9 @@ pub(in crate::service) async fn note_returned(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
 ) -> Result<()> {
-    if work.message_id.is_some() {
-        work.waits_until = None;
-        work.answered.get_or_insert(work.state.as_run());
-        tx.assignments().update(work).await?;
-    }
+    work.waits_until = None;
+    work.answered.get_or_insert(work.state.as_run());
+    tx.assignments().update(work).await?;
     for mut message in messages_with_outcome(tx, work).await? {
         let (to, why) = (message.to_peer.clone(), Some("the call had it"));
         let had = std::slice::from_mut(&mut message);
@@ -386,11 +381,44 @@ pub(in crate::service) async fn is_answer_given(
     work: &AssignmentRow,
 ) -> Result<bool, StoreError> {
     use DeliveryState::{Acked, Injected, Offered};
-    let Some(reply) = &work.reply_id else { return Ok(false) };
     let is_held = work.waits_until.is_some_and(|until| until > tx.now());
     let is_with_host = work.source_agent.is_some() && !is_held;
-    let Some(reply) = tx.messages().get(reply).await? else { return Ok(false) };
-    Ok(matches!(reply.state, Offered | Injected | Acked) || is_with_host && reply.state < Offered)
+    let messages = messages_with_outcome(tx, work).await?;
+    Ok(messages.iter().any(|message| {
+        matches!(message.state, Offered | Injected | Acked)
+            || is_with_host && message.state < Offered
+    }))
+}
+
+/// Sends the messages with the outcome of ended work once more: the call that took the outcome was
+/// cut before its response was handed over.
+pub(in crate::service) async fn tell_again(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &mut AssignmentRow,
+) -> Result<(), StoreError> {
+    work.answered = Some(RunState::Queued);
+    for taken in messages_with_outcome(tx, work).await? {
+        if taken.state != DeliveryState::Acked {
+            continue;
+        }
+        let now = tx.now();
+        let mut again =
+            Message { id: MessageId::new(&core.ids, now), timestamp: now, ..taken.clone() };
+        let sender = match PeerId::parse(&taken.from_peer) {
+            Some(id) => tx.peers().get(&id).await?,
+            None => None,
+        };
+        let sent_by = sender.map_or(taken.from_peer, |row| row.principal().to_string());
+        // A late reply may be answered.
+        let turn = (taken.kind == MessageType::Response).then_some(1);
+        let terms = DeliveryTerms { turn, ..DeliveryTerms::default() };
+        team::put(tx, &mut again, (&sent_by, None), terms).await?;
+        if work.reply_id == Some(taken.id) {
+            work.reply_id = Some(again.id);
+        }
+    }
+    tx.assignments().update(work).await
 }
 
 /// The messages that tell a requester how work ended.

@@ -144,8 +144,7 @@ impl Conversations {
         let requester = self.reader(caller, session).await?;
         let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
         let mut found = MatchingSessions::default();
-        for agent in self.core.store.agents().live().await? {
-            let row = self.hosted(agent).await?;
+        for row in self.live(|_| true).await? {
             self.look_at(&requester, query, row, &mut found).await?;
         }
         let hosted = found.entries.len();

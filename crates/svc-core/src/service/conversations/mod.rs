@@ -227,8 +227,7 @@ impl Conversations {
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
             let agent = store.agents().of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
-                let own = store.peers().of_key(key).await?;
-                let own = own.filter(|row| row.owner.as_deref() == Some(key));
+                let own = self.peer_of_agent(key).await?;
                 return Ok(ConversationCaller {
                     key: key.to_owned(),
                     agent_id: agent.info.instance,
@@ -368,12 +367,7 @@ impl Conversations {
     /// The live sessions of an instance: only the main one if it is among them.
     async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>> {
         let instance = instance.to_ascii_lowercase();
-        let mut rows = Vec::new();
-        for agent in self.core.store.agents().live().await? {
-            if agent.info.instance == instance {
-                rows.push(self.hosted(agent).await?);
-            }
-        }
+        let mut rows = self.live(|agent| agent.info.instance == instance).await?;
         let main = format!("agent:{instance}:main");
         if rows.iter().any(|row| row.key() == main) {
             rows.retain(|row| row.key() == main);
@@ -383,10 +377,17 @@ impl Conversations {
 
     /// The live agents that were started with this name, with which their keys end.
     async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>> {
+        let is_called = |agent: &AgentRow| {
+            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
+            own.is_some_and(|own| own.eq_ignore_ascii_case(name))
+        };
+        self.live(is_called).await
+    }
+
+    async fn live(&self, is_meant: impl Fn(&AgentRow) -> bool + Send) -> Result<Vec<SessionRow>> {
         let mut rows = Vec::new();
         for agent in self.core.store.agents().live().await? {
-            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
-            if own.is_some_and(|own| own.eq_ignore_ascii_case(name)) {
+            if is_meant(&agent) {
                 rows.push(self.hosted(agent).await?);
             }
         }
@@ -394,10 +395,13 @@ impl Conversations {
     }
 
     async fn hosted(&self, agent: AgentRow) -> Result<SessionRow> {
-        let key = agent.info.session_key.as_str();
-        let peer = self.core.store.peers().of_key(key).await?;
-        let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
+        let peer = self.peer_of_agent(&agent.info.session_key).await?;
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
+    }
+
+    async fn peer_of_agent(&self, key: &str) -> Result<Option<PeerRow>> {
+        let own = self.core.store.peers().of_key(key).await?;
+        Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
     }
 
     /// The sessions of peers. The peer of the person has no session.

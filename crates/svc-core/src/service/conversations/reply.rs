@@ -1,10 +1,10 @@
 //! Waits for the result of a send.
 
 use svc_model::{
-    ExpectedDelivery, RunId, StreamName,
+    Caller, ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{Batch, ListenerRead, StoreError, StreamListener, WriteTx, job};
+use svc_store::{StoreError, WriteTx, job};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -13,20 +13,21 @@ use super::{
 };
 use crate::service::{
     Result,
+    agents::AnswerWaiter,
     assignments::{is_answer_given, note_returned},
+    core::wait_for_event,
 };
-
-/// Bound on the bytes of events that are read at once.
-const EVENTS_BYTES: usize = 64 * 1024;
 
 impl Conversations {
     /// The response to the sender. It has the reply if the reply is there, or comes while the call
-    /// waits. If the future is dropped, a message brings the reply.
+    /// waits. If the future is dropped, or later the waiter that comes with a reply, a message brings
+    /// the reply.
     pub(super) async fn outcome(
         &self,
+        caller: &Caller,
         sent: SentRun,
         when: ExpectedDelivery,
-    ) -> Result<SessionReply> {
+    ) -> Result<(SessionReply, Option<AnswerWaiter>)> {
         let SentRun { row: run, wait } = sent;
         let (mut waiter, until) = wait.unzip();
         let stream = StreamName::new("peer", &run.source_peer);
@@ -41,33 +42,21 @@ impl Conversations {
             let is_there = known.answered.is_some() || known.state.is_over();
             let may_wait = Instant::now() < end;
             if is_there || !may_wait {
+                if let (Some(waiter), None) = (&mut waiter, known.answered) {
+                    waiter.note_answer();
+                }
                 let id = run.run_id.clone();
-                let job = store.write(job!(|tx| settle(tx, &id, may_wait, when).await));
+                let writes = store.on_behalf_of(caller);
+                let job = writes.write(job!(|tx| settle(tx, &id, may_wait, when).await));
                 if let Some(reply) = job.await? {
-                    if let Some(waiter) = &mut waiter {
-                        waiter.note_answer();
-                    }
-                    return Ok(reply);
+                    return Ok((reply, waiter));
                 }
             }
             tokio::select! {
-                () = wait_for_end(&mut listener, head) => {}
+                () = wait_for_event(&mut listener, head, |kind| kind == "run.ended") => {}
                 () = sleep_until(end) => {}
             }
         }
-    }
-}
-
-/// Waits for an event after `cursor` that ends a send of this peer.
-async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
-    loop {
-        listener.wait(cursor).await;
-        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
-        let mut events = batches.iter().flat_map(|batch| &batch.events);
-        if events.any(|event| &*event.kind == "run.ended") {
-            return;
-        }
-        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
     }
 }
 

@@ -158,6 +158,7 @@ impl From<UnresolvedSession> for Refusal {
 
 impl Conversations {
     /// Sends a message to a session, and waits for what it answers as long as the caller wants to.
+    /// The waiter comes with an answer: it must know when that was handed over.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the message is none, [`Error::Conflict`] if its key stands for
@@ -169,7 +170,7 @@ impl Conversations {
         session: Option<&str>,
         input: SendToSession,
         max_wait: Duration,
-    ) -> Result<SessionReply> {
+    ) -> Result<(SessionReply, Option<AnswerWaiter>)> {
         check::not_blank("message", &input.message)?;
         check::long("message", &input.message, limits::SESSION_MESSAGE_BYTES)?;
         for (field, text) in [
@@ -199,25 +200,25 @@ impl Conversations {
             self.answer(caller, &requester, input, &named).await?
         } else {
             let target = match self.target(&requester, &input).await? {
-                Err(refusal) => return Ok(refuse(refusal, shown)),
+                Err(refusal) => return Ok((refuse(refusal, shown), None)),
                 Ok(target) => target,
             };
             let denied = self.admission(&requester, &target, &input).err();
             // A repeat gets the first answer, even if its target has ended since.
             if let (Some(denied), None) = (&denied, &input.idempotency_key) {
-                return Ok(refuse(denied.clone(), shown));
+                return Ok((refuse(denied.clone(), shown), None));
             }
             self.ask(caller, &requester, &target, (input, max_wait), denied).await?
         };
-        match sent {
-            SendDecision::Refused(refusal) => Ok(refuse(refusal, shown)),
-            SendDecision::Run(run) => self.outcome(*run, when).await,
+        let reply = match sent {
+            SendDecision::Refused(refusal) => refuse(refusal, shown),
+            SendDecision::Run(run) => return self.outcome(caller, *run, when).await,
             SendDecision::Answer(message) => {
                 let run = message.provenance.as_ref().map(|it| it.run_id.clone());
                 let to = self.core.store.peers().get(&message.to_peer).await?;
                 let key = to.and_then(|row| row.session_key());
                 let states = self.core.store.messages().deliveries(&message.id).await?;
-                Ok(SessionReply {
+                SessionReply {
                     run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
                     status: SendStatus::Accepted,
                     session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
@@ -226,9 +227,10 @@ impl Conversations {
                     reply: None,
                     error: None,
                     reason: None,
-                })
+                }
             }
-        }
+        };
+        Ok((reply, None))
     }
 
     async fn target(
@@ -463,7 +465,7 @@ impl SendJob {
         let (from, tool) = (own.as_str().to_owned(), SourceTool::SessionsSend);
         let outgoing = team::OutgoingMessage {
             run_id: Some(run_id.clone()),
-            ..team::OutgoingMessage::new(self.core, self.caller, from, new, tool)
+            ..team::OutgoingMessage::new(self.core, self.caller.clone(), from, new, tool)
         };
         let to = self.target.peer.clone();
         let message = team::deliver(tx, &outgoing, to, kind, DeliveryTerms::default()).await?;
@@ -482,8 +484,8 @@ impl SendJob {
         row.set_target(self.target);
         assignments::open(tx, &row).await?;
         // Made before the commit: no other call ends while the row has a wait that nobody knows.
-        let wait =
-            waits_until.map(|until| (self.agents.wait_for_answer(&row.run_id, until), until));
+        let wait = waits_until
+            .map(|until| (self.agents.wait_for_answer(&self.caller, &row.run_id, until), until));
         Ok(SendDecision::Run(Box::new(SentRun { row, wait })))
     }
 
@@ -521,7 +523,8 @@ impl SendJob {
             }
             let last = known.wait_again(until);
             tx.assignments().update(&known).await?;
-            wait = Some((self.agents.wait_for_answer(&known.run_id, last), until));
+            let waiter = self.agents.wait_for_answer(&self.caller, &known.run_id, last);
+            wait = Some((waiter, until));
         }
         Ok(Some(SendDecision::Run(Box::new(SentRun { row: known, wait }))))
     }

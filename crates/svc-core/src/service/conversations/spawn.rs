@@ -72,15 +72,6 @@ pub struct SpawnedSession {
     pub pid: u32,
 }
 
-/// The agent of a task, as far as a call that starts it has to know.
-struct StartedChild {
-    session_key: String,
-    /// Its last process; 0 while none is on record.
-    pid: u32,
-    /// It has ended, and nothing of it remains.
-    is_removed: bool,
-}
-
 /// A dispatch names its own fields: the caller knows them by other names.
 fn of_spawn(error: Error) -> Error {
     let Error::Invalid { field, why } = error else { return error };
@@ -155,9 +146,7 @@ impl Conversations {
                 store.streams().view(&task_stream).await?.map_or(0, |view| view.head),
             ];
             let task = store.tasks().get(id).await?;
-            let (agent, is_taken) = self.agent_of(id).await?;
-            let running = agent.filter(|child| child.pid != 0 || child.is_removed);
-            let running = running.map(|child| (child.session_key, child.pid));
+            let (running, is_taken) = self.agent_of(id).await?;
             let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
             if is_over && !is_taken {
                 let why = task.and_then(|row| row.task.report.error);
@@ -185,20 +174,18 @@ impl Conversations {
         }
     }
 
-    /// The agent that has a task, and whether it has taken the task.
-    async fn agent_of(&self, id: &TaskId) -> Result<(Option<StartedChild>, bool)> {
+    /// The session key and the pid of the agent that has a task, once its process is on record, and
+    /// whether it has taken the task.
+    async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool)> {
         let store = &self.core.store;
         let Some(work) = store.assignments().of_task(id).await? else { return Ok((None, false)) };
         let is_taken = work.taken_at.is_some();
         let Some(agent) = work.target_agent else { return Ok((None, is_taken)) };
-        let child = match store.agents().get(&agent).await? {
-            Some(row) => StartedChild {
-                session_key: row.info.session_key,
-                pid: row.last_pid,
-                is_removed: false,
-            },
-            None => StartedChild { session_key: work.target_session, pid: 0, is_removed: true },
+        let running = match store.agents().get(&agent).await? {
+            Some(row) => Some((row.info.session_key, row.last_pid)).filter(|(_, pid)| *pid != 0),
+            // It has ended and was removed.
+            None => Some((work.target_session, 0)),
         };
-        Ok((Some(child), is_taken))
+        Ok((running, is_taken))
     }
 }

@@ -14,7 +14,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -26,6 +26,8 @@ use svc_model::{
     limits,
 };
 use tokio::sync::watch;
+
+use crate::service::core::lock;
 
 /// Bound on the remembered calls of all sessions. A call follows its hook within moments, so few
 /// are open at a time.
@@ -57,10 +59,6 @@ fn fingerprint(arguments: &Value) -> [u8; 32] {
 }
 
 impl AnnouncedCalls {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<AnnouncedCall>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that a session is about to call a tool.
     pub(super) fn expect(
         &self,
@@ -85,7 +83,7 @@ impl AnnouncedCalls {
             fingerprint: fingerprint(&tool.arguments),
             at: now,
         };
-        let mut calls = self.lock();
+        let mut calls = lock(&self.0);
         let is_old = |call: &AnnouncedCall| now.since(call.at) > SOON;
         while calls.len() >= REMEMBERED || calls.front().is_some_and(is_old) {
             calls.pop_front();
@@ -110,7 +108,7 @@ impl AnnouncedCalls {
         arguments: &Value,
         now: Timestamp,
     ) -> Option<Arc<str>> {
-        let mut calls = self.lock();
+        let mut calls = lock(&self.0);
         let is_fresh =
             |call: &AnnouncedCall| call.principal == *principal && now.since(call.at) <= SOON;
         if let Some(id) = use_id {
@@ -157,10 +155,6 @@ const SESSIONS: usize = 10_000;
 const WAKING: Duration = Duration::from_secs(10);
 
 impl MailWaiters {
-    fn lock(&self) -> MutexGuard<'_, WaiterTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes `waiter` the waiter of a session. The receiver shows the session's latest waiter from
     /// now on; `None` if a later one waits already.
     pub(super) fn enter(
@@ -169,7 +163,7 @@ impl MailWaiters {
         session: &str,
         waiter: &str,
     ) -> Option<watch::Receiver<String>> {
-        let mut waiters = self.lock();
+        let mut waiters = lock(&self.0);
         if waiters.len() >= SESSIONS {
             waiters.retain(|_, entry| entry.latest.receiver_count() > 0);
         }
@@ -187,7 +181,7 @@ impl MailWaiters {
 
     /// Notes that the session's waiter got a message, which wakes the session.
     pub(super) fn note_woken(&self, principal: &Principal, session: &str, at: Timestamp) {
-        if let Some(entry) = self.lock().get_mut(&(principal.clone(), session.to_owned())) {
+        if let Some(entry) = lock(&self.0).get_mut(&(principal.clone(), session.to_owned())) {
             entry.woken = Some(at);
         }
     }
@@ -200,7 +194,7 @@ impl MailWaiters {
         session: &str,
         (now, idle_since): (Timestamp, Option<Timestamp>),
     ) -> bool {
-        let waiters = self.lock();
+        let waiters = lock(&self.0);
         let Some(entry) = waiters.get(&(principal.clone(), session.to_owned())) else {
             return false;
         };
@@ -244,10 +238,6 @@ impl ReportedText {
 }
 
 impl EarlierTexts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Principal, String), ReportedText>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes from a turn's last words the text that was reported earlier in the turn. Returns the
     /// whole text for [`Self::note`]; `None` for other events and clients.
     pub(super) fn take_off(
@@ -263,7 +253,7 @@ impl EarlierTexts {
             words.clear();
         }
         let told = ReportedText::from_text(words);
-        let earlier = self.lock().get(&(principal.clone(), event.session_id.clone())).copied();
+        let earlier = lock(&self.0).get(&(principal.clone(), event.session_id.clone())).copied();
         if let Some(rest) = earlier.and_then(|earlier| earlier.rest_of(words)) {
             *words = rest.to_owned();
         }
@@ -272,7 +262,7 @@ impl EarlierTexts {
 
     /// Stores the text that was reported when the turn of a session continued with a message.
     pub(super) fn note(&self, principal: &Principal, session: &str, told: ReportedText) {
-        let mut earlier = self.lock();
+        let mut earlier = lock(&self.0);
         if earlier.len() >= TURNS {
             earlier.clear();
         }
@@ -281,7 +271,7 @@ impl EarlierTexts {
 
     /// Removes the stored text of a session in which the person began a turn.
     pub(super) fn forget(&self, principal: &Principal, session: &str) {
-        self.lock().remove(&(principal.clone(), session.to_owned()));
+        lock(&self.0).remove(&(principal.clone(), session.to_owned()));
     }
 }
 
@@ -358,7 +348,7 @@ mod tests {
             ties.expect(&greedy, "g", &tool_use("svc_get_session", None, arguments), now);
         }
         ties.expect(&greedy, "g", &tool_use(&"x".repeat(10_000), None, json!({})), now);
-        let calls = ties.lock();
+        let calls = lock(&ties.0);
         assert_eq!(calls.len(), 1 + REMEMBERED_OF_ONE);
         assert!(calls.iter().all(|call| call.tool.arguments.is_null()));
         drop(calls);

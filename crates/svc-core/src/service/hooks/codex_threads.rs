@@ -8,7 +8,7 @@ use svc_model::{
     hook::{self, HookClient, HookTiming},
 };
 
-use super::event::{HookCall, Hooks};
+use super::{event::Hooks, write_job::HookCall};
 use crate::service::{
     Result,
     codex::{OpenedThread, ThreadRegistry},

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use svc_model::{
-    Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
+    Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp,
     client_session_id,
     hook::{
         self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookPolicy,
@@ -20,7 +20,7 @@ use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
     between_hooks::{AnnouncedCalls, EarlierTexts, MailWaiters, ReportedText},
-    write_job::{self, HookJobResult, HookWriteJob},
+    write_job::{self, HookCall, HookJobResult, HookWriteJob, SessionProfile},
 };
 use crate::boxed;
 use crate::service::{
@@ -106,16 +106,13 @@ impl Hooks {
         session: String,
         events: Vec<String>,
     ) -> Result<()> {
-        let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(job!(|tx| write_job::take_back(tx, (&caller, &budget), &session, &events).await))
-            .await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        let store = self.core.store.on_behalf_of(&caller);
+        let write = store
+            .write(job!(|tx| write_job::take_back(tx, &core, &caller, &session, &events).await));
+        write.await
     }
-}
 
-impl Hooks {
     /// Takes back what the reply to an event gave to the session that a client's process calls
     /// `client_id`.
     #[boxed]
@@ -131,27 +128,6 @@ impl Hooks {
         };
         self.take_back(&Caller::Operator, session, vec![event]).await
     }
-}
-
-/// What comes with an event, besides the client's own payload.
-#[derive(Debug, Clone, Default)]
-pub struct HookCall {
-    /// Names the event: an event that is sent again counts once. A late repeat shows that the first
-    /// reply was not seen.
-    pub id: Option<String>,
-    /// The client's process on the daemon's machine.
-    pub pid: Option<u32>,
-    /// The tmux pane that the client runs in.
-    pub tmux_pane: Option<String>,
-    /// Whether the hook waits for the reply.
-    pub timing: HookTiming,
-    /// Ids of this session's events whose replies were not seen and will not be.
-    pub lost: Vec<String>,
-    /// SHA-256 of the session's secret, which the hook read in the data folder.
-    pub secret: Option<TokenHash>,
-    /// Whether the client's hook reports the event, so that its folder is the session's; false if a
-    /// model calls the tool.
-    pub is_from_hook: bool,
 }
 
 /// The session of an event, before the write job decides whose it is.
@@ -172,15 +148,6 @@ struct KnownSession {
     peer: Option<Peer>,
     calls: OpenCalls,
     arrived: Timestamp,
-}
-
-/// What an event may write about a session that is unknown so far or begins again.
-struct SessionProfile {
-    project: Option<String>,
-    /// Root folder of the project.
-    root: Option<String>,
-    /// The name for its peer, if the peer needs one.
-    peer_name: Option<String>,
 }
 
 impl Hooks {
@@ -367,35 +334,24 @@ impl Hooks {
         call: HookCall,
     ) -> Result<HookJobResult> {
         let process = client_process(caller, &call);
-        let SessionProfile { project, root, peer_name } =
-            self.profile(caller, event, known).await?;
-        let has_dialog = has_dialog(event, process.as_ref()).await;
+        let pid = match caller {
+            Caller::Operator => call.pid,
+            // The process that the connection shows counts, not the claimed one.
+            Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
+        };
         let job = HookWriteJob {
             core: self.core.clone(),
             caller: caller.clone(),
-            budget: self.core.budget.clone(),
             event: Arc::clone(event),
             acting: known.acting.clone(),
             arrived: known.arrived,
-            id: call.id,
-            timing: call.timing,
-            lost: call.lost,
-            shown: call.secret,
+            call: HookCall { pid, ..call },
             secrets: self.secrets_to_keep(caller, event, known),
-            project,
-            root,
-            peer_name,
+            profile: self.profile(caller, event, known).await?,
             is_renamed: known.peer.is_some(),
+            has_dialog: has_dialog(event, process.as_ref()).await,
             process,
-            pid: match caller {
-                Caller::Operator => call.pid,
-                // The process that the connection shows counts, not the claimed one.
-                Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
-            },
-            tmux_pane: call.tmux_pane,
-            ids: self.core.ids.clone(),
             policy: self.policy,
-            has_dialog,
         };
         self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
@@ -667,13 +623,13 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::{BudgetKind, TokenId, session_id_in_process};
+    use svc_model::{BudgetKind, MessageType, TokenId, session_id_in_process};
     use svc_store::testing::TestStore;
 
     use super::*;
     use crate::service::{
-        Tuning,
-        testing::{services, services_with, session},
+        Services, Tuning, team,
+        testing::{insert_agent, opened, services, services_with, session},
     };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the
@@ -710,6 +666,21 @@ mod tests {
         assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
     }
 
+    /// Puts a message of the operator into the inbox of a session.
+    async fn tell_session(
+        test: &TestStore,
+        services: &Services,
+        session: &str,
+        text: &str,
+    ) -> Result<()> {
+        let Some(row) = test.store.peers().of_session(session).await? else {
+            panic!("{session} has no peer");
+        };
+        let message = team::plain_message(text.to_owned(), MessageType::Notification);
+        let to = row.peer.peer_id.as_str();
+        services.team.send_message(&Caller::Operator, to, message).await.map(|_| ())
+    }
+
     /// A process for each of two clients.
     fn callers_of(processes: &[ProcessIdentity; 2]) -> [Caller; 2] {
         [0, 1].map(|at: usize| Caller::Session {
@@ -744,9 +715,7 @@ mod tests {
         tell(0, "start-0", start.clone()).await;
         tell(1, "start-1", start).await;
         let own = session_id_in_process("s", &processes[1]);
-        let peer = test.store.peers().of_session(&own).await.unwrap().unwrap().peer.peer_id;
-        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
-        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        tell_session(&test, &services, &own, "precious").await.unwrap();
         let used = json!({
             "hook_event_name": "PostToolUse", "tool_name": "Read", "tool_use_id": "t",
             "tool_input": {},
@@ -777,9 +746,7 @@ mod tests {
             services.hooks.hook(&caller, event, call).await.unwrap()
         };
         tell("SessionStart", "begin", Vec::new()).await;
-        let peer = test.store.peers().of_session("s").await.unwrap().unwrap().peer.peer_id;
-        let message = serde_json::from_value(json!({ "text": "precious" })).unwrap();
-        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        tell_session(&test, &services, "s", "precious").await.unwrap();
         assert_ne!(tell("PostToolUse", "first", Vec::new()).await, HookReply::default());
         // The session may keep fewer rows than it reports ids.
         let others = (0..100).map(|number| format!("lost-{number}"));
@@ -858,6 +825,38 @@ mod tests {
         assert!(test.store.sessions().get("kept").await.unwrap().is_none());
     }
 
+    /// The agent was started with `cleanup: delete`, and its event was on the way.
+    #[tokio::test]
+    async fn late_event_of_a_removed_agent_begins_no_session() {
+        let (test, services) = opened().await;
+        insert_agent(&test).await;
+        let processes = [std::process::id(); 2].map(process::identity);
+        let [mut caller, _] = callers_of(&processes);
+        if let Caller::Session { key, .. } = &mut caller {
+            *key = "agent:pair:one".into();
+        }
+        let tell = async |id: &str, name: &str, timing: HookTiming| {
+            let payload = json!({
+                "session_id": id, "hook_event_name": name, "source": "startup", "prompt": "go",
+                "cwd": "/p",
+            });
+            let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+            let call = HookCall { timing, is_from_hook: true, ..HookCall::default() };
+            let reply = services.hooks.hook(&caller, event, call).await.unwrap();
+            let peer = test.store.peers().of_session(id).await.unwrap();
+            (reply, test.store.sessions().get(id).await.unwrap().is_some(), peer.is_some())
+        };
+        let (_, is_begun, _) = tell("before", "SessionStart", HookTiming::Live).await;
+        assert!(is_begun);
+        test.execute("delete from agent").await;
+        for timing in [HookTiming::Live, HookTiming::Late { happened_at: services.now() }] {
+            for name in ["SessionStart", "UserPromptSubmit", "Stop"] {
+                let told = tell("after", name, timing).await;
+                assert_eq!(told, (HookReply::default(), false, false), "{name} {timing:?}");
+            }
+        }
+    }
+
     /// One process has looked for the session when another takes the id. The write job refuses, and
     /// a second look, with the event as it came, finds that the id is taken.
     #[tokio::test]
@@ -888,9 +887,7 @@ mod tests {
             hooks.hook(&callers[at], start, call.clone()).await.unwrap();
         }
         let own = session_id_in_process("late", &processes[1]);
-        let peer = test.store.peers().of_session(&own).await.unwrap().unwrap().peer.peer_id;
-        let message = serde_json::from_value(json!({ "text": "go on" })).unwrap();
-        services.team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        tell_session(&test, &services, &own, "go on").await.unwrap();
         let stop = HookCall { id: Some("stop".to_owned()), ..call };
         let acted = Box::pin(hooks.act(&callers[1], (late, found), stop, false)).await;
         let reply = acted.unwrap();

@@ -15,5 +15,6 @@ mod mail_wait;
 mod sending;
 mod write_job;
 
-pub use event::{HookCall, Hooks};
+pub use event::Hooks;
 pub use mail_wait::{MailWait, MailWaiter};
+pub use write_job::HookCall;

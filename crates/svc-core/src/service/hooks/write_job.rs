@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use svc_model::{
-    AgentRequestId, Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
-    RegisterInput, SessionReference, StatusEvidence, Timestamp, TokenHash, TokenId, WaitingFor,
+    AgentRequestId, Caller, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity, RegisterInput,
+    SessionReference, StatusEvidence, Timestamp, TokenHash, TokenId, WaitingFor,
     hook::{
         self, AttendedPrompts, EarlierRun, HookAudience, HookClient, HookEvent, HookIdHistory,
         HookMoment, HookPolicy, HookPrompt, HookReception, HookTiming, PresenceChange, RunNote,
@@ -22,9 +22,7 @@ use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
 use svc_sys::session_secret::SessionSecrets;
 
 use crate::service::{
-    Error, Result, assignments,
-    budget::Budget,
-    check,
+    Error, Result, assignments, check,
     core::Core,
     handovers::{self, MailGiver, ShownHandover, TurnOfMail},
     journal::{NewOutcome, put_outcome},
@@ -32,35 +30,53 @@ use crate::service::{
     team::{self, ActingSession},
 };
 
-/// Inputs of the write job of an event.
-pub(super) struct HookWriteJob {
-    pub(super) core: Core,
-    pub(super) caller: Caller,
-    pub(super) budget: Budget,
-    pub(super) event: Arc<HookEvent>,
-    pub(super) acting: ActingSession,
-    /// When the event arrived, before it waited for the writer.
-    pub(super) arrived: Timestamp,
-    pub(super) id: Option<String>,
-    pub(super) timing: HookTiming,
-    pub(super) lost: Vec<String>,
-    /// SHA-256 of the session's secret that the hook presented.
-    pub(super) shown: Option<TokenHash>,
-    /// Where the session's secret is kept, if the session gets one with this event.
-    pub(super) secrets: Option<SessionSecrets>,
-    /// The project, if the session begins or is unknown.
+/// What comes with an event, besides the client's own payload.
+#[derive(Debug, Clone, Default)]
+pub struct HookCall {
+    /// Names the event: an event that is sent again counts once. A late repeat shows that the first
+    /// reply was not seen.
+    pub id: Option<String>,
+    /// The client's process on the daemon's machine.
+    pub pid: Option<u32>,
+    /// The tmux pane that the client runs in.
+    pub tmux_pane: Option<String>,
+    /// Whether the hook waits for the reply.
+    pub timing: HookTiming,
+    /// Ids of this session's events whose replies were not seen and will not be.
+    pub lost: Vec<String>,
+    /// SHA-256 of the session's secret, which the hook read in the data folder.
+    pub secret: Option<TokenHash>,
+    /// Whether the client's hook reports the event, so that its folder is the session's; false if a
+    /// model calls the tool.
+    pub is_from_hook: bool,
+}
+
+/// What an event may write about a session that is unknown so far or begins again.
+pub(super) struct SessionProfile {
     pub(super) project: Option<String>,
     /// Root folder of the project.
     pub(super) root: Option<String>,
     /// A free name for the session's peer, if the peer needs one.
     pub(super) peer_name: Option<String>,
-    /// Whether that name replaces the peer's present name.
+}
+
+/// Inputs of the write job of an event.
+pub(super) struct HookWriteJob {
+    pub(super) core: Core,
+    pub(super) caller: Caller,
+    pub(super) event: Arc<HookEvent>,
+    pub(super) acting: ActingSession,
+    /// When the event arrived, before it waited for the writer.
+    pub(super) arrived: Timestamp,
+    /// The call. Its `pid` is the process that the connection shows, if it shows one.
+    pub(super) call: HookCall,
+    /// Where the session's secret is kept, if the session gets one with this event.
+    pub(super) secrets: Option<SessionSecrets>,
+    pub(super) profile: SessionProfile,
+    /// Whether the profile's name replaces the peer's present name.
     pub(super) is_renamed: bool,
-    pub(super) pid: Option<u32>,
-    /// The process of `pid` with its start time, if it runs or is known to have run.
+    /// The client's process with its start time, if it runs or is known to have run.
     pub(super) process: Option<ProcessIdentity>,
-    pub(super) tmux_pane: Option<String>,
-    pub(super) ids: Ids,
     pub(super) policy: HookPolicy,
     /// Whether the client shows a dialog while its hook runs, so that the hook may hold the prompt.
     pub(super) has_dialog: bool,
@@ -97,7 +113,10 @@ struct SessionPresence {
 
 impl HookWriteJob {
     pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookJobResult> {
-        let contact = SessionReference::Hook(self.shown);
+        if self.is_of_removed_agent(tx).await? {
+            return Ok(HookJobResult::default());
+        }
+        let contact = SessionReference::Hook(self.call.secret);
         team::claim(tx, &self.caller, &self.event.session_id, contact).await?;
         let timing = match self.settle(tx).await? {
             HookReception::New(timing) => timing,
@@ -136,6 +155,16 @@ impl HookWriteJob {
         Ok(HookJobResult { audience, reminder, run, mail, headline, ended_tokens, held })
     }
 
+    /// Whether a process of a hosted agent reports the event that was removed with all its sessions:
+    /// a late event begins none of them again. Only the processes below an agent's host have its
+    /// key, and the agent's row goes only with its removal.
+    async fn is_of_removed_agent(&self, tx: &mut WriteTx) -> Result<bool, StoreError> {
+        match self.caller.session().filter(|key| is_agent_key(key)) {
+            Some(key) if self.caller.process().is_some() => Ok(!tx.agents().was_run(key).await?),
+            _ => Ok(false),
+        }
+    }
+
     /// Opens and closes the prompts of an attended session. Returns the prompt that the hook must
     /// hold.
     async fn follow_prompts(
@@ -158,7 +187,7 @@ impl HookWriteJob {
         let owned = tx.sessions().owner(&self.event.session_id).await?;
         let Some(owned) = owned else { return Ok(None) };
         let is_held = self.has_dialog && self.policy.attended == AttendedPrompts::Answer;
-        let id = AgentRequestId::new(&self.ids, tx.now());
+        let id = AgentRequestId::new(&self.core.ids, tx.now());
         let (session, cwd) = (self.event.session_id.as_str(), self.event.cwd.clone());
         let new = NewPrompt { id, session, cwd, prompt, owned, is_held };
         let id = prompts::open(tx, new).await?;
@@ -184,18 +213,17 @@ impl HookWriteJob {
     /// counts as seen; and stores the event's id.
     async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception> {
         let session_id = &self.event.session_id;
-        take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
-        let history = match &self.id {
+        take_back(tx, &self.core, &self.caller, session_id, &self.call.lost).await?;
+        let history = match &self.call.id {
             Some(id) if !tx.hooks().remember(id).await? => HookIdHistory::Repeated,
             Some(id) if tx.hooks().is_lost(id).await? => HookIdHistory::GivenUp,
             _ => HookIdHistory::New,
         };
-        let reception = hook::reception(history, self.timing, tx.now());
+        let reception = hook::reception(history, self.call.timing, tx.now());
         if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
-            (reception, &self.id)
+            (reception, &self.call.id)
         {
-            take_back(tx, (&self.caller, &self.budget), session_id, std::slice::from_ref(id))
-                .await?;
+            take_back(tx, &self.core, &self.caller, session_id, std::slice::from_ref(id)).await?;
         }
         Ok(reception)
     }
@@ -209,7 +237,7 @@ impl HookWriteJob {
         match &effect {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
             SessionEffect::Touch => {
-                let project = self.project.as_deref().or_else(|| self.caller.project());
+                let project = self.profile.project.as_deref().or_else(|| self.caller.project());
                 let session = (session_id.as_str(), known.as_ref());
                 team::touch_uncharged(tx, &self.caller, project, session).await?;
             }
@@ -219,7 +247,7 @@ impl HookWriteJob {
             SessionEffect::Begin(source) => {
                 let start = SessionStart {
                     session_id: session_id.clone(),
-                    project: self.project.clone(),
+                    project: self.profile.project.clone(),
                     client: Some(self.event.client.as_str().to_owned()),
                     source: *source,
                     created_by: self.caller.principal().to_string(),
@@ -229,7 +257,7 @@ impl HookWriteJob {
         }
         if known.as_ref().is_none_or(|session| session.ended_at.is_some()) {
             // No hook is refused for its session's row.
-            self.budget.note_uncharged(&self.caller);
+            self.core.budget.note_uncharged(&self.caller);
         }
         if let HookTiming::Late { happened_at } = timing {
             // With the present time, the row would be newer than events that happened after this
@@ -258,7 +286,7 @@ impl HookWriteJob {
             ToolCountEffect::ResetAndRemind => tx.tool_counts().reset(session_id, agent_id).await?,
         }
         let Some(record) = tx.ghaps().active(session_id).await? else { return Ok(None) };
-        if let Some(id) = &self.id {
+        if let Some(id) = &self.call.id {
             tx.hooks().note_reminder(id, agent_id, count).await?;
         }
         Ok(Some(record.reminder(count)))
@@ -282,7 +310,8 @@ impl HookWriteJob {
             summary: run.verdict.summary.clone(),
             tool_use_id: tool.use_id.clone(),
         };
-        let (outcome, is_new) = put_outcome(tx, &self.ids, &self.caller, &self.acting, new).await?;
+        let (outcome, is_new) =
+            put_outcome(tx, &self.core.ids, &self.caller, &self.acting, new).await?;
         if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict.into()) {
             return Ok(None);
         }
@@ -362,7 +391,7 @@ impl HookWriteJob {
     /// Moves the peer to the process that reports it: another process, if it took the session over.
     async fn in_process(&self, tx: &mut WriteTx, mut row: PeerRow) -> Result<Peer, StoreError> {
         if let Some(process) = self.process.as_ref().filter(|process| !row.is_in(process)) {
-            row.peer.pid = self.pid;
+            row.peer.pid = self.call.pid;
             row.process_started = Some(process.started.clone());
             row.machine_id = Some(tx.machine_id().clone());
             tx.peers().put(&row).await?;
@@ -373,56 +402,47 @@ impl HookWriteJob {
     async fn register(&self, tx: &mut WriteTx, known: Option<PeerRow>) -> Result<Peer> {
         let client = self.event.client.as_str();
         let known_name = known.as_ref().map(|row| row.peer.display_name.clone());
-        let name = match &self.peer_name {
+        let name = match &self.profile.peer_name {
             Some(free) if self.is_renamed || known_name.is_none() => Some(free.clone()),
             _ => known_name,
         };
         let input = RegisterInput {
             display_name: name.unwrap_or_else(|| client.to_owned()),
             backend: client.to_owned(),
-            path: self.root.clone(),
+            path: self.profile.root.clone(),
             circle: None,
             role: None,
             session_id: Some(self.event.session_id.clone()),
-            tmux_pane: self.tmux_pane.clone(),
-            pid: self.pid,
+            tmux_pane: self.call.tmux_pane.clone(),
+            pid: self.call.pid,
             metadata: None,
         };
         let project = match self.caller.session() {
             Some(_) => self.caller.project().map(str::to_owned),
-            None => self.project.clone(),
+            None => self.profile.project.clone(),
         };
         if let Some(row) = known {
             return team::update(tx, &self.caller, row, input, project, self.process.clone()).await;
         }
-        let id = PeerId::new(&self.ids, tx.now());
+        let id = PeerId::new(&self.core.ids, tx.now());
         team::create(tx, &self.caller, id, input, project, self.process.clone()).await
     }
 
     /// The last words of a turn answer the questions that the turn began with; a turn without last
     /// words answers nothing.
     async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<()> {
-        let moment = &self.event.moment;
-        let is_end = matches!(
-            moment,
-            HookMoment::Stop { words: Some(_), .. }
-                | HookMoment::TurnOver { .. }
-                | HookMoment::Refused(_)
-        );
-        if !is_end || self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
+        let end = match &self.event.moment {
+            HookMoment::Stop { words: Some(words), .. } => Ok(words.as_str()),
+            HookMoment::TurnOver { failure } => Err(failure.as_deref()),
+            HookMoment::Refused(limit) => Err(Some(limit.said.as_str())),
+            _ => return Ok(()),
+        };
+        if self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
             return Ok(());
         }
-        match moment {
-            HookMoment::Stop { words: Some(words), .. } => {
-                assignments::turn_said(tx, &self.core, peer, words).await
-            }
-            HookMoment::TurnOver { failure } => {
-                assignments::turn_failed(tx, &self.core, peer, failure.as_deref()).await
-            }
-            HookMoment::Refused(limit) => {
-                assignments::turn_failed(tx, &self.core, peer, Some(&limit.said)).await
-            }
-            _ => Ok(()),
+        match end {
+            Ok(words) => assignments::turn_said(tx, &self.core, peer, words).await,
+            Err(failure) => assignments::turn_failed(tx, &self.core, peer, failure).await,
         }
     }
 
@@ -451,7 +471,7 @@ impl HookWriteJob {
         };
         if self.event.is_start() && self.event.client == HookClient::Opencode {
             let session = (peer, self.event.session_id.as_str());
-            handovers::leave_to_record(tx, &self.ids, session, self.arrived).await?;
+            handovers::leave_to_record(tx, &self.core.ids, session, self.arrived).await?;
         }
         if handover.confirms_given {
             let mut given = handovers::confirm_given(tx, &peer.peer_id, self.arrived).await?;
@@ -485,7 +505,7 @@ impl HookWriteJob {
             // that.
             return Ok((None, headlines(&woken_by, 0)));
         }
-        let giver = MailGiver::hook(self.id.as_deref().unwrap_or_default());
+        let giver = MailGiver::hook(self.call.id.as_deref().unwrap_or_default());
         let offer = (handover.offer, turn);
         let handed = handovers::hand_over(tx, peer, giver, offer, &self.core.tuning).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
@@ -510,7 +530,8 @@ pub(super) fn check_lost(ids: &[String]) -> Result<()> {
 /// offers of open records.
 pub(super) async fn take_back(
     tx: &mut WriteTx,
-    (caller, budget): (&Caller, &Budget),
+    core: &Core,
+    caller: &Caller,
     session_id: &str,
     events: &[String],
 ) -> Result<()> {
@@ -520,7 +541,7 @@ pub(super) async fn take_back(
     // An event may arrive after its id was reported as lost, so the ids are stored. A caller that
     // has no room for them is not refused, because its event counts more: what the reply to such a
     // late event gives is taken back with the next report.
-    let room = budget.room_for_reported(tx, caller).await?;
+    let room = core.budget.room_for_reported(tx, caller).await?;
     let count = usize::try_from(room).map_or(events.len(), |room| room.min(events.len()));
     if count > 0 {
         tx.hooks().remember_lost(&events[..count], &caller.principal()).await?;

@@ -46,6 +46,16 @@ pub struct AnswerRequest {
     pub confirm: Option<bool>,
 }
 
+impl AnswerRequest {
+    fn for_prompt(&self) -> PromptAnswer<'_> {
+        PromptAnswer {
+            option_id: self.option_id.as_deref(),
+            text: self.text.as_deref(),
+            answers: self.answers.as_ref(),
+        }
+    }
+}
+
 /// Result of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptOutcome {
@@ -119,13 +129,7 @@ impl Prompts {
         let unreadable = || Error::Conflict("the prompt cannot be read any more".to_owned());
         let prompt = settle::asked(&row).ok_or_else(unreadable)?;
         // The hook makes the output itself, from the prompt that its client gave it.
-        prompt
-            .output(PromptAnswer {
-                option_id: answer.option_id.as_deref(),
-                text: answer.text.as_deref(),
-                answers: answer.answers.as_ref(),
-            })
-            .map_err(|refused| invalid(&row, refused))?;
+        prompt.output(answer.for_prompt()).map_err(|refused| invalid(&row, refused))?;
         let told = json!(answer);
         let text = answer.text.or_else(|| answer.answers.as_ref().map(words_of));
         let given = RequestAnswerRow { option_id: answer.option_id, text, by };
@@ -242,12 +246,7 @@ impl ConnectedPrompt {
             let given = state.wait_for(is_given).await.ok()?.clone();
             let HeldPromptState::Answered(told) = given else { return None };
             let told: AnswerRequest = serde_json::from_value(told).ok()?;
-            let answer = PromptAnswer {
-                option_id: told.option_id.as_deref(),
-                text: told.text.as_deref(),
-                answers: told.answers.as_ref(),
-            };
-            let output = asked.output(answer).ok()?;
+            let output = asked.output(told.for_prompt()).ok()?;
             let is_denial = settle::denies(&asked, told.option_id.as_deref());
             Some(GivenAnswer { output, is_denial })
         }

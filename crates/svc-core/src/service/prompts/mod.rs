@@ -12,7 +12,7 @@ mod settle;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,7 +21,10 @@ use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AttendedPrompts};
 use svc_store::RequestRow;
 use tokio::sync::watch;
 
-use super::{Error, ResourceKind, Result, core::Core};
+use super::{
+    Error, ResourceKind, Result,
+    core::{Core, lock},
+};
 use crate::boxed;
 
 pub use answer::{AnswerRequest, PromptOutcome};
@@ -67,18 +70,14 @@ impl PromptHold {
 
 impl Drop for PromptHold {
     fn drop(&mut self) {
-        self.held.lock().remove(&self.request);
+        lock(&self.held.0).remove(&self.request);
     }
 }
 
 impl HeldPrompts {
-    fn lock(&self) -> MutexGuard<'_, HeldPromptTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the hold of a prompt; `None` if another hook or connection holds it.
     fn hold(self: &Arc<Self>, request: &AgentRequestId) -> Option<PromptHold> {
-        let mut table = self.lock();
+        let mut table = lock(&self.0);
         if table.contains_key(request) {
             return None;
         }
@@ -88,7 +87,7 @@ impl HeldPrompts {
     }
 
     fn is_held(&self, request: &AgentRequestId) -> bool {
-        self.lock().contains_key(request)
+        lock(&self.0).contains_key(request)
     }
 
     /// Gives an answer to the holder of a prompt. The receiver shows what the holder does with it.
@@ -98,7 +97,7 @@ impl HeldPrompts {
         request: &AgentRequestId,
         answer: Value,
     ) -> Option<watch::Receiver<HeldPromptState>> {
-        let table = self.lock();
+        let table = lock(&self.0);
         let sender = table.get(request)?;
         let is_open = *sender.borrow() == HeldPromptState::Open;
         is_open.then(|| {
@@ -109,7 +108,7 @@ impl HeldPrompts {
 
     /// Notes that the hook has printed its answer. Returns false if the hook was given no answer.
     fn printed(&self, request: &AgentRequestId) -> bool {
-        let table = self.lock();
+        let table = lock(&self.0);
         let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
         let Some(sender) = table.get(request).filter(|it| is_answered(&it.borrow())) else {
             return false;

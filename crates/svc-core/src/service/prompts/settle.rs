@@ -517,8 +517,7 @@ mod tests {
                 ..new_row(id.clone(), "s".to_owned(), owned, words, &kept)
             };
             assert_eq!(row.session_key, key, "{owner}");
-            let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
-            insert.await.unwrap();
+            test.write(job!(|tx| tx.requests().insert(&row).await)).await;
             let read = test.store.requests().get(&id).await.unwrap().unwrap();
             assert_eq!(read.session_key, key, "{owner}");
         }
@@ -530,8 +529,7 @@ mod tests {
         let (test, services) = opened().await;
         let (id, opened_at) = (AgentRequestId::from("req_again".to_owned()), services.now());
         let row = offered(id.clone(), opened_at);
-        let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
-        insert.await.unwrap();
+        test.write(job!(|tx| tx.requests().insert(&row).await)).await;
         let hold = services.prompts.held.hold(&id).unwrap();
         let withdrawn = async || {
             services.prompts.withdraw(&id, false).await.unwrap();
@@ -551,8 +549,7 @@ mod tests {
         let asked = OpencodePrompt::read(&properties).map(ClientPrompt::Opencode);
         let kept = KeptPrompt { asked, calls: OpenCalls::default(), shown_at: None };
         let row = RequestRow { prompt: Some(json!(kept)), ..offered(id.clone(), opened_at) };
-        let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
-        insert.await.unwrap();
+        test.write(job!(|tx| tx.requests().insert(&row).await)).await;
         let (removed, is_removed) = oneshot::channel();
         let (commit, may_commit) = oneshot::channel();
         let request = id.clone();
@@ -593,18 +590,17 @@ mod tests {
             source: SessionSource::Startup,
             created_by: "operator".to_owned(),
         };
-        let insert = test.store.write(job!(|tx| {
+        test.write(job!(|tx| {
             tx.sessions().begin(&start).await?;
             tx.requests().insert(&row).await
-        }));
-        insert.await.unwrap();
+        }))
+        .await;
         let answer_after_a_sweep = async || {
             services.prompts.sweep().await.unwrap();
             test.store.requests().get(&id).await.unwrap().unwrap().answer
         };
         assert!(answer_after_a_sweep().await.is_none(), "the session is open");
-        let end = test.store.write(job!(|tx| tx.sessions().end("s", Some("gone")).await));
-        end.await.unwrap();
+        test.write(job!(|tx| tx.sessions().end("s", Some("gone")).await)).await;
         assert_eq!(answer_after_a_sweep().await.unwrap().by, GONE);
     }
 
@@ -615,8 +611,7 @@ mod tests {
         let ids = ["req_held", "req_left"].map(|id| AgentRequestId::from(id.to_owned()));
         for id in ids.clone() {
             let row = offered(id, opened_at);
-            let insert = test.store.write(job!(|tx| tx.requests().insert(&row).await));
-            insert.await.unwrap();
+            test.write(job!(|tx| tx.requests().insert(&row).await)).await;
         }
         let _hold = services.prompts.held.hold(&ids[0]).unwrap();
         for (after, options) in [(Duration::ZERO, 1), (UNHELD, 0)] {

@@ -312,6 +312,7 @@ pub(in crate::service) async fn make(
         report: TaskReport::default(),
         reason: None,
         result: None,
+        result_truncated: false,
         cancel_requested_at: None,
         created_at: now,
         updated_at: now,

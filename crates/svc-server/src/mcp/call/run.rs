@@ -8,7 +8,7 @@ use svc_core::{
     service::{self, mcp::NewCall},
     tools::{
         Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, Failure, LogLevel, Output,
-        Pace, QuestionReply, Tool, ToolClient, ToolProgress, ToolSignal,
+        Pace, QuestionReply, Tool, ToolClient, ToolProgress, ToolSignal, UnhandedAnswers,
     },
 };
 use svc_model::{CallId, Caller, StreamName};
@@ -64,6 +64,8 @@ pub(crate) struct CallRun {
     control: Option<CallControl>,
     /// The tool reports its progress itself, so the run does not.
     reports_progress: bool,
+    /// Dropped with the run: if the response was not handed over by then, messages bring them.
+    answers: UnhandedAnswers,
 }
 
 /// The run's ends of the channels of an [`ActiveCall`].
@@ -113,6 +115,7 @@ impl CallRun {
             asking: Vec::new(),
             control: None,
             reports_progress: false,
+            answers: UnhandedAnswers::default(),
         }
     }
 
@@ -141,6 +144,7 @@ impl CallRun {
             client: self.client.clone(),
             trace: trace.clone(),
             params: raw_params.clone(),
+            answers: Some(self.answers.clone()),
         }
     }
 
@@ -196,15 +200,20 @@ impl CallRun {
                 end => end,
             };
             let (mode, server) = (self.mode.clone(), self.server.clone());
+            let has_result = matches!(end, WorkEnd::Outcome(Ok(_)));
             match (mode, end) {
                 // A task's cancellation is recorded by `cancel_call`.
                 (_, WorkEnd::Left)
                 | (CallMode::Attached(_) | CallMode::Task(_), WorkEnd::Cancelled) => None,
                 (CallMode::Attached(_), WorkEnd::Outcome(outcome)) => {
                     let answer = self.answer(outcome);
-                    let Some(reply) = self.reply.take() else { return Some(answer) };
+                    let Some(reply) = self.reply.take() else {
+                        self.note_handed(has_result);
+                        return Some(answer);
+                    };
                     // The response may just have been dropped.
-                    reply.send(RunReply::Answer(answer)).ok();
+                    let is_there = reply.send(RunReply::Answer(answer)).is_ok();
+                    self.note_handed(has_result && is_there);
                     None
                 }
                 (CallMode::Logged(id, stream), end) => {
@@ -216,15 +225,24 @@ impl CallRun {
                         meter.count(&server.metrics, outcome);
                     }
                     end_call(&server, &id, &stream, end).await;
+                    self.note_handed(has_result);
                     None
                 }
                 (CallMode::Task(id), WorkEnd::Outcome(outcome)) => {
                     let stream = StreamName::new("mcp", &id);
                     end_call(&server, &id, &stream, task_end(outcome)).await;
+                    self.note_handed(has_result);
                     None
                 }
             }
         })
+    }
+
+    /// Notes that the answers in the result were handed to the response, or are on record.
+    fn note_handed(&self, is_so: bool) {
+        if is_so {
+            self.answers.note_handed();
+        }
     }
 
     /// Fails if the caller's token was revoked while the tool waited.
