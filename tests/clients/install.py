@@ -293,10 +293,13 @@ def terminal(person):
             os.write(screen, text.encode())
             time.sleep(0.5)
             os.write(screen, b"\r")
-            time.sleep(1)
-            return until()
+            # A busy machine takes long to ask the model.
+            end = time.time() + 8
+            while not (counts := until()) and time.time() < end:
+                time.sleep(0.1)
+            return counts
 
-        wait_for(there, what, 30)
+        wait_for(there, what, 60)
 
     try:
         wait_for(lambda: "❯".encode() in shown, "the prompt", 30)
