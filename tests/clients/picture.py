@@ -542,7 +542,7 @@ def harmless_tools(desk):
     if asks:
         terminal.wait(DIALOG[desk.client.name] + "|Do you want|Allow execution of MCP")
         desk.until("waiting", "a dialog is on its screen")
-        terminal.press("Enter")
+        answer(desk, terminal, "Enter")
     desk.model.asked(1)
     assert "peer_id" in desk.model.saw()[0], desk.model.saw()
     desk.until("idle", "its turn is over")
