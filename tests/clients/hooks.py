@@ -323,7 +323,9 @@ def message(agent, others):
 
 
 def reply(agent):
-    """What the model says last in the turn that a question began is the answer, if it gave none by a tool: here the turn with which it goes on."""
+    """What the model says last in the turn that a question began is the answer, if it gave none by a tool: here the turn with which it goes on.
+    A run of opencode ends with its turn: to it the question comes with a tool's result, and only a tool answers it."""
+    is_within = agent.client.name == "opencode"
     sent = []
 
     def meanwhile(model):
@@ -332,8 +334,13 @@ def reply(agent):
         sent.append(agent.call("peer_send", to=own, type="query", text="is it nine")["id"])
         model.release("x")
 
-    with agent.talk([shell(agent.client, "echo one"), {"text": "one is echoed", "hold": "x"}], meanwhile=meanwhile) as model:
+    second = shell(agent.client, "echo two") if is_within else {"text": "one is echoed"}
+    with agent.talk([shell(agent.client, "echo one"), {**second, "hold": "x"}], meanwhile=meanwhile) as model:
         assert "is it nine" in model.body(2), model.body(2)
+        assert ("; only this" in model.body(2)) == is_within, model.body(2)
+        if is_within:
+            assert not agent.query("select 1 from message where correlation_id = ?", sent[0])
+            return
         words = wait_for(lambda: agent.query("select text, type from message where correlation_id = ?", sent[0]), "the answer")
         assert words == [(END["text"], "response")], words
 

@@ -293,10 +293,13 @@ def terminal(person):
             os.write(screen, text.encode())
             time.sleep(0.5)
             os.write(screen, b"\r")
-            time.sleep(1)
-            return until()
+            # A busy machine takes long to ask the model.
+            end = time.time() + 8
+            while not (counts := until()) and time.time() < end:
+                time.sleep(0.1)
+            return counts
 
-        wait_for(there, what, 30)
+        wait_for(there, what, 60)
 
     try:
         wait_for(lambda: "❯".encode() in shown, "the prompt", 30)
@@ -326,8 +329,19 @@ def terminal(person):
         model.close()
 
 
+def is_tool_call(line):
+    """Whether a client printed here what came of a call: that names hooks, too, beside an error that is null."""
+    try:
+        item = json.loads(line)["item"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return item.get("type") == "mcp_tool_call" and item["error"] is None
+
+
 def no_hook_errors(person, printed):
     for line in printed.splitlines():
+        if is_tool_call(line):
+            continue
         low = line.lower()
         assert not ("hook" in low and ("error" in low or "fail" in low)) or '"type":"system","subtype":"init"' in line, line
     # Claude Code keeps what it shows of its hooks in the session's file.

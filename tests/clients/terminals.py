@@ -56,11 +56,15 @@ class Terminal:
             self.tmux("send-keys", key)
             time.sleep(0.2)
 
-    def say(self, text, until, timeout=60):
-        """Types a prompt. What is typed before the client listens is lost, and so is Enter that comes with the text: again, until it counts."""
+    def say(self, text, until, timeout=60, is_taken=lambda: False):
+        """Types a prompt. What is typed before the client listens is lost, and so is Enter that comes with the text: again, until it counts, or while
+        `is_taken` does not say that the client works on it."""
         end = time.time() + timeout
         while not until():
             assert time.time() < end, f"the prompt {text!r} was not taken:\n{self.screen()}"
+            if is_taken():
+                time.sleep(0.1)
+                continue
             if text not in self.screen():
                 self.tmux("send-keys", "-l", text)
                 time.sleep(0.5)

@@ -234,6 +234,12 @@ fn a_prompt_of_codex_is_answered_beside_its_dialog() {
     let kinds: Vec<_> = options.iter().map(|option| &option["kind"]).collect();
     assert_eq!(kinds, ["allow_once", "allow_always", "deny"]);
     assert!(options.iter().all(|option| option["text"] == false), "it has no words");
+    // Its participant waits for the same, though states of threads do not say what for.
+    let waits_for_it = |d: &Daemon| {
+        let waits = peer_of(d, THREAD)["waiting_for"].clone();
+        (&waits["title"], &waits["tool"]) == (&request["title"], &json!("shell"))
+    };
+    eventually(SOON, || waits_for_it(&d));
 
     let path = answer_path(&request);
     let rule = json!({ "option_id": options[1]["option_id"] });

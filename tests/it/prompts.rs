@@ -295,6 +295,10 @@ fn a_prompt_without_a_dialog_beside_it_is_shown_and_not_held() {
     let request = until(SOON, || open(&d));
     assert_eq!(request["options"], json!([]));
     assert_eq!(d.post(&answer_path(&request), &json!({ "option_id": "allow" })).status(), 409);
+    // Since 2.1.329 the record of `claude -p` is told from that of a terminal by its entrypoint.
+    asking.registry.entry["entrypoint"] = json!("sdk-cli");
+    assert_eq!(asking.ask("interactive").output(), "");
+    asking.registry.entry["entrypoint"] = json!("cli");
     // A sub-agent's dialog comes after its hook.
     let mut of_sub_agent = bash();
     of_sub_agent["agent_id"] = json!("a-1");

@@ -46,8 +46,11 @@ pub struct ClaudeSession {
     pid: u32,
     session_id: String,
     proc_start: Value,
-    /// `interactive` if a person is at the terminal.
+    /// `interactive` in a terminal, and since 2.1.329 also with `-p`.
     pub kind: Option<String>,
+    /// How the session was started: `cli` in a terminal, `sdk-cli` to print its answers (`-p`).
+    /// 2.1.197 does not say it.
+    entrypoint: Option<String>,
     /// As the client writes it: three numbers.
     pub version: Option<String>,
     /// `idle`, `busy` or `waiting`, or a word of a later version.
@@ -107,6 +110,12 @@ impl ClaudeSession {
 
     pub fn is_interactive(&self) -> bool {
         self.kind.as_deref() == Some("interactive")
+    }
+
+    /// Whether the session shows its person a dialog when it asks for permission.
+    pub(super) fn shows_dialogs(&self) -> bool {
+        let is_of_program = self.entrypoint.as_deref().is_some_and(|it| it.starts_with("sdk-"));
+        self.is_interactive() && !is_of_program
     }
 
     /// The state and when it began; `None` for a status of a later version.
@@ -292,6 +301,13 @@ mod tests {
         let later = parse(&entry("of a later version", None), &process(), "s").expect("an entry");
         assert_eq!((later.record(), later.is_interactive()), (None, true));
         assert_eq!(later.inbox, Some(PathBuf::from("/tmp/cc-socks/28390.sock")));
+        assert!(later.shows_dialogs(), "an earlier version has no entrypoint");
+        for (entrypoint, shows_dialogs) in [("cli", true), ("sdk-cli", false)] {
+            let mut entry = entry("busy", None);
+            entry["entrypoint"] = json!(entrypoint);
+            let printing = parse(&entry, &process(), "s").expect("an entry");
+            assert_eq!(printing.shows_dialogs(), shows_dialogs, "{entrypoint}");
+        }
         assert_eq!(parse(&entry("idle", None), &process(), "another"), None);
         let another = ProcessIdentity { started: "879829@boot".to_owned(), ..process() };
         assert_eq!(parse(&entry("idle", None), &another, "s"), None, "it had the same id");

@@ -42,11 +42,11 @@ pub fn limit_end(
     if backend == CLAUDE { claude::limit_end(process, client_id, now) } else { None }
 }
 
-/// Whether a person is at the client's terminal, according to the client's record.
-pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {
+/// Whether the client shows its prompts to a person, according to its record.
+pub fn shows_dialogs(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {
     backend == CLAUDE
         && ClaudeSession::read(process, client_session_id(session_id))
-            .is_some_and(|entry| entry.is_interactive())
+            .is_some_and(|entry| entry.shows_dialogs())
 }
 
 /// Why the record of a session does not count; `None` if it counts or does not exist.

@@ -273,12 +273,20 @@ impl AppServerFollower<'_> {
                     }
                 };
                 team.note_app_server(&thread, self.process, state).await?;
+                self.note_asked(&thread).await?;
                 ended
             }
             CodexObservation::Asked { thread, request, prompt, item } => {
                 return self.asked(thread, request, *prompt, item).await;
             }
-            CodexObservation::Resolved { request } => self.open.resolved(&request, Instant::now()),
+            CodexObservation::Resolved { request } => {
+                let thread = self.open.thread_of(&request);
+                let ended = self.open.resolved(&request, Instant::now());
+                if let Some(thread) = thread {
+                    self.note_asked(&thread).await?;
+                }
+                ended
+            }
             CodexObservation::ItemOver { thread, item, is_declined } => {
                 self.open.item_over(&thread, &item, is_declined)
             }
@@ -358,8 +366,15 @@ impl AppServerFollower<'_> {
         if takes_answers {
             self.answers.push(Box::pin(async move { (id, answer.await) }));
         }
-        self.open.add(thread, request, item, row);
-        Ok(())
+        self.open.add(thread.clone(), request, item, row);
+        self.note_asked(&thread).await
+    }
+
+    /// Stores what a thread asks beside its state. The app-server reports the two one after the
+    /// other. The pending answers are not `Sync`, hence `&mut self`.
+    async fn note_asked(&mut self, thread: &str) -> Result<()> {
+        let Some(prompt) = self.open.first_of(thread) else { return Ok(()) };
+        self.servers.team.note_asked(thread, self.process, &prompt.asked).await
     }
 }
 

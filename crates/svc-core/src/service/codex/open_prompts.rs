@@ -65,6 +65,16 @@ impl OpenPrompts {
         own.map(|open| open.row.id.clone()).collect()
     }
 
+    pub(super) fn thread_of(&self, request: &Value) -> Option<String> {
+        self.0.iter().find(|open| open.request == *request).map(|open| open.thread.clone())
+    }
+
+    /// The prompt of a thread that has waited longest.
+    pub(super) fn first_of(&self, thread: &str) -> Option<&ConnectedPrompt> {
+        let is_first = |open: &&OpenPrompt| open.thread == thread && open.resolved.is_none();
+        self.0.iter().find(is_first).map(|open| &open.row)
+    }
+
     pub(super) fn into_open(self) -> impl Iterator<Item = OpenPrompt> {
         self.0.into_iter().filter(|open| !open.is_closed)
     }
@@ -81,7 +91,7 @@ impl OpenPrompts {
             }
             (sent, _) => {
                 let end = if sent.is_some() { PromptEnd::Answered } else { PromptEnd::Person };
-                vec![(self.0.swap_remove(at).row.id, end)]
+                vec![(self.0.remove(at).row.id, end)]
             }
         }
     }

@@ -594,7 +594,7 @@ async fn has_dialog(event: &HookEvent, process: Option<&ProcessIdentity>) -> boo
     }
     let Some(process) = process.cloned() else { return false };
     let session = event.session_id.clone();
-    let read = move || client_records::is_interactive(client_records::CLAUDE, &process, &session);
+    let read = move || client_records::shows_dialogs(client_records::CLAUDE, &process, &session);
     tokio::task::spawn_blocking(read).await.unwrap_or(false)
 }
 

@@ -229,7 +229,7 @@ fn invalid(row: &RequestRow, refused: RefusedAnswer) -> Error {
 #[derive(Debug)]
 pub(in crate::service) struct ConnectedPrompt {
     pub(in crate::service) id: AgentRequestId,
-    asked: ClientPrompt,
+    pub(in crate::service) asked: ClientPrompt,
     /// `None` if it is shown and not answered here.
     hold: Option<PromptHold>,
 }

@@ -6,7 +6,7 @@
 use svc_model::{
     ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
     RecordRelation, RecordedState, StatusEvidence, Timestamp, WaitingFor,
-    hook::{HookClient, UsageLimit},
+    hook::{ClientPrompt, HookClient, UsageLimit},
     limits,
 };
 use svc_store::{PeerRow, WriteTx, job};
@@ -108,6 +108,33 @@ impl Team {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let record = ClientRecord { state, at: self.core.now(), asks: None, failure: None };
         self.apply_record(peer, record, StatusEvidence::AppServer).await
+    }
+
+    /// Stores what a session asks that waits according to an app-server, whose states do not say
+    /// it.
+    pub(in crate::service) async fn note_asked(
+        &self,
+        session: &str,
+        process: &ProcessIdentity,
+        asked: &ClientPrompt,
+    ) -> Result<()> {
+        let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
+        let title = Some(asked.title());
+        let tool = asked.tool()["name"].as_str().map(str::to_owned);
+        let job = self.core.store.write(job!(|tx| {
+            let Some(mut row) = tx.peers().get(&peer).await? else { return Ok(()) };
+            let known = &row.peer;
+            let is_told = known.evidence == StatusEvidence::AppServer && !known.is_limited();
+            let Some(waits) = known.waiting_for.clone().filter(|_| is_told) else { return Ok(()) };
+            let state = PeerState {
+                status: known.status,
+                waiting_for: Some(WaitingFor { title, tool, ..waits }),
+                at: known.since,
+                evidence: known.evidence,
+            };
+            set_state(tx, &mut row.peer, state, "app-server").await
+        }));
+        Ok(job.await?)
     }
 
     /// Notes that an app-server no longer reports on its sessions.
