@@ -9,7 +9,7 @@ use svc_client::{Client, encode, with_object, with_query};
 use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
 
 use super::context::members;
-use super::naming::{all_items, identified, message_found, peer_found, peer_names};
+use super::naming::{LatestItem, all_items, identified, message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing, Screen};
 use super::{Context, ExitResult};
 
@@ -44,6 +44,8 @@ const ALL: Listing = Listing {
     next: Some("--cursor"),
 };
 
+const LATEST_MESSAGE: LatestItem =
+    LatestItem { path: "/v1/messages", items: ALL.items, id: "id", empty: ALL.empty };
 const SOME: Listing = Listing { empty: "no such messages", ..ALL };
 const OPEN: Listing = Listing { empty: "no open questions", ..ALL };
 
@@ -168,7 +170,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             context.print_line(&answer, &line)
         }
         MessageCommand::Show { id } => {
-            let id = identified(&client, id, ("/v1/messages", ALL, "id")).await?;
+            let id = identified(&client, id, LATEST_MESSAGE).await?;
             let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
             let message: Value = message_found(&client, &id, message).await?;
             show(context, &client, &message).await

@@ -10,7 +10,7 @@ use strsim::levenshtein;
 use svc_client::{Client, ClientError, ClientProblem, with_query};
 use svc_model::LATEST;
 
-use super::output::{self, Listing, cell, items, visible};
+use super::output::{self, cell, items, visible};
 
 /// Most similar names and most candidates in an error.
 const NEAR: usize = 3;
@@ -51,19 +51,25 @@ pub(super) async fn all_items(
     }
 }
 
-/// The id that an argument names: `latest` is the first item of the list at `path`, which has its
-/// id in the member `id`.
-pub(super) async fn identified(
-    client: &Client,
-    named: String,
-    (path, list, id): (&str, Listing, &str),
-) -> Result<String> {
+/// What `latest` names: the first item of a list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LatestItem {
+    pub(super) path: &'static str,
+    /// The members that have the list, and the id of an item.
+    pub(super) items: &'static str,
+    pub(super) id: &'static str,
+    /// The error's text if the list is empty.
+    pub(super) empty: &'static str,
+}
+
+/// The id that an argument names.
+pub(super) async fn identified(client: &Client, named: String, list: LatestItem) -> Result<String> {
     if named != LATEST {
         return Ok(named);
     }
-    let page: Value = client.get(&with_query(path, &[("limit", Some("1"))])).await?;
+    let page: Value = client.get(&with_query(list.path, &[("limit", Some("1"))])).await?;
     match items(&page, list.items) {
-        [latest, ..] => Ok(cell(latest, id)),
+        [latest, ..] => Ok(cell(latest, list.id)),
         [] => bail!("{}", list.empty),
     }
 }

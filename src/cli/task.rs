@@ -10,7 +10,7 @@ use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{ListQuery, NewTask, TaskFilter};
 
 use super::events::{ending, note};
-use super::naming::identified;
+use super::naming::{LatestItem, identified};
 use super::output::{self, Column, Listing};
 use super::peer::metadata;
 use super::session::ended;
@@ -31,8 +31,8 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
-/// Path and list of tasks, and the member with a task's id.
-const TASKS: (&str, Listing, &str) = ("/v1/tasks", LIST, "task_id");
+const LATEST_TASK: LatestItem =
+    LatestItem { path: "/v1/tasks", items: LIST.items, id: "task_id", empty: LIST.empty };
 
 /// Limits of the part of the prompt that stands in for a missing title.
 const TITLE_WORDS: usize = 12;
@@ -121,7 +121,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
         }
         TaskCommand::Show { id } => {
             let client = context.client()?;
-            let id = identified(&client, id, TASKS).await?;
+            let id = identified(&client, id, LATEST_TASK).await?;
             print(context, &fetch(&client, &id).await?)
         }
         TaskCommand::Cancel { id } => {
@@ -129,11 +129,11 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
             print(context, &context.client()?.post(&path, &json!({})).await?)
         }
         TaskCommand::Watch { id, after } => {
-            let id = identified(&context.client()?, id, TASKS).await?;
+            let id = identified(&context.client()?, id, LATEST_TASK).await?;
             watch(context, &id, after).await
         }
         TaskCommand::Wait { id, timeout } => {
-            let id = identified(&context.client()?, id, TASKS).await?;
+            let id = identified(&context.client()?, id, LATEST_TASK).await?;
             wait(context, &id, timeout).await
         }
         TaskCommand::Run(args) => task_run::run(context, args).await,
