@@ -588,6 +588,25 @@ fn commands_without_a_daemon_say_how_to_start_one() {
 }
 
 #[test]
+fn a_blank_name_is_a_usage_error() {
+    let d = Daemon::start();
+    for args in [
+        ["task", "show", ""],
+        ["task", "wait", ""],
+        ["session", "show", ""],
+        ["message", "show", ""],
+        ["ghap", "show", ""],
+        ["peer", "remove", ""],
+        ["token", "revoke", ""],
+        ["agent", "status", ""],
+    ] {
+        let ran = svc(&d.home, &args);
+        assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains("an id or a name is blank"), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn the_operator_token_is_shown_made_and_rotated() {
     let d = Daemon::start();
     let old = d.home.token().unwrap();
