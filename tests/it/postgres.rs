@@ -142,7 +142,8 @@ fn a_password_is_shown_nowhere() {
         assert!(!text.contains("s3cr3t"), "{args:?}: {text}");
         assert!(text.contains("postgres://svc@localhost:1/svc"), "{args:?}: {text}");
         if code == 2 {
-            assert!(text.contains("pg_dump"), "{text}");
+            let named = "docs/guide/several-machines.md#back-up-and-restore";
+            assert!(text.contains("pg_dump") && text.contains(named), "{text}");
         }
     }
 }
