@@ -72,6 +72,7 @@ fn a_second_daemon_is_refused() {
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     let text = String::from_utf8_lossy(&second.stderr);
     assert!(text.contains("another daemon runs on") && text.contains(", process "), "{text}");
+    assert!(!home.path("token").exists(), "it is no token of the team");
     new_task(&d);
 }
 
