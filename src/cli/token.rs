@@ -124,7 +124,8 @@ async fn rotate(context: &Context) -> ExitResult {
 }
 
 fn init(context: &Context, path: &Path) -> ExitResult {
-    private_file::check_above_file(path)?;
+    private_file::check_above_file(path)
+        .with_context(|| format!("cannot create {}", path.display()))?;
     let token = svc_model::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
         Ok(()) => {}

@@ -627,6 +627,9 @@ fn the_operator_token_is_shown_made_and_rotated() {
     let again = svc(&d.home, &["token", "init", at]);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert_eq!(fs::read_to_string(&path).unwrap(), made, "what exists stays");
+    let nowhere = svc(&d.home, &["token", "init", "/nodir/x"]);
+    assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("cannot create /nodir/x"), "{nowhere:?}");
 
     // A refused caller is told where the token should be.
     d.home.write("token", &"0123456789abcdef".repeat(4));
