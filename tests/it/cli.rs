@@ -639,6 +639,34 @@ fn the_operator_token_is_shown_made_and_rotated() {
 }
 
 #[test]
+fn a_token_from_standard_input_becomes_the_operators() {
+    let d = Daemon::start();
+    let take = |home: &Home, token: &str| {
+        svc_with_input(home, &["token", "init", "-"], format!("{token}\n").as_bytes())
+    };
+    let old = d.home.token().unwrap();
+    take(&d.home, &old).ok();
+    let other = "0123456789abcdef".repeat(4);
+    let refused = take(&d.home, &other);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("a daemon runs with another token"), "{refused:?}");
+    assert_eq!(d.home.token().unwrap(), old);
+
+    let home = Home::new();
+    for weak in ["", "short", "two words of a text that is long enough"] {
+        assert_eq!(take(&home, weak).code, Some(1), "{weak}");
+        assert_eq!(home.token(), None, "{weak}");
+    }
+    for token in [&old, &other] {
+        take(&home, token).ok();
+        assert_eq!(home.token().as_ref(), Some(token));
+    }
+    assert_eq!(fs::metadata(home.path("token")).unwrap().permissions().mode() & 0o777, 0o600);
+    let d = Daemon::with(|plan| plan.home(&home));
+    d.with_token(&other).get("/v1/peers").ok(200);
+}
+
+#[test]
 fn each_setting_is_shown_with_its_origin() {
     let home = Home::new();
     home.write("config.toml", "log_level = \"warn\"\nlog_format = \"json\"\n");
