@@ -353,6 +353,17 @@ fn list_accepts_limits_1_to_500_and_its_own_cursors() {
     }
 }
 
+/// A feed has no pages, but a wrong `limit` is wrong there, too.
+#[test]
+fn feed_of_the_log_refuses_a_wrong_limit() {
+    let d = Client::start();
+    for limit in ["0", "501", "-1", "many"] {
+        let path = format!("/v1/events?limit={limit}");
+        let reply = d.request("GET", &path).header("Accept", "text/event-stream").send();
+        assert_eq!(problem(&reply, 422, "invalid_request")["field"], "limit", "{limit}");
+    }
+}
+
 /// Only the routes that give streams count as streams.
 #[test]
 fn accept_does_not_evade_the_bound_of_requests() {
