@@ -8,7 +8,7 @@ use futures_util::stream;
 use http::Method;
 use serde_json::{Value, json};
 use svc_core::service::Tuning;
-use svc_model::BudgetKind;
+use svc_model::{BudgetKind, limits};
 
 use super::{
     Client, Reply, TestServer,
@@ -329,6 +329,24 @@ fn missing_resource_gets_404() {
     problem(&d.post("/v1/tasks/task_unknown/events", &done()), 404, "not_found");
     for path in ["/v1/peers/unknown", "/v1/tokens/tok_unknown"] {
         problem(&d.delete(path), 404, "not_found");
+    }
+}
+
+/// Other than ids that the daemon gives, which are shorter.
+#[test]
+fn session_ids_and_keys_have_up_to_4096_bytes() {
+    let d = Client::start();
+    let ada = json!({ "backend": "claude", "display_name": "ada" });
+    for (path, field, mut body) in
+        [("/v1/tasks", "idempotency_key", json!({})), ("/v1/peers/register", "session_id", ada)]
+    {
+        for len in [129, limits::SHORT_TEXT_BYTES] {
+            body[field] = json!("x".repeat(len));
+            let reply = d.post(path, &body);
+            assert!(matches!(reply.status, 200 | 201), "{field} {len}: {reply:?}");
+        }
+        body[field] = json!("x".repeat(limits::SHORT_TEXT_BYTES + 1));
+        invalid(&d.post(path, &body), field);
     }
 }
 
