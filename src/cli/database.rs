@@ -106,7 +106,7 @@ fn refuse_server(context: &Context) -> Result<()> {
     let Some(url) = config.store.url.value else { return Ok(()) };
     Err(UsageError(format!(
         "the rows are in {}, schema {}: `pg_dump` copies them and `pg_restore` brings them back, see \
-         docs/guide/operating.md",
+         docs/guide/several-machines.md#back-up-and-restore",
         url.shown(),
         config.store.schema.value
     ))

@@ -365,7 +365,8 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     let report = match svc_store::look_at_server(&server).await {
         Ok(report) => report,
         Err(error) => {
-            let advice = "the daemon does not start before; see docs/guide/operating.md";
+            let advice =
+                "the daemon does not start before; see docs/guide/several-machines.md#set-it-up";
             return vec![fail(DATABASE, telemetry::chain(&error), advice)];
         }
     };

@@ -46,7 +46,10 @@ pub(super) fn code(result: ExitResult, is_json: bool) -> ExitCode {
     }
     let is_usage = error.is::<UsageError>()
         || error.is::<ConfigError>()
-        || matches!(client_error(&error), Some(ClientError::BadUrl { .. }))
+        || matches!(
+            client_error(&error),
+            Some(ClientError::BadUrl { .. } | ClientError::BlankName)
+        )
         || client_error(&error).and_then(ClientError::problem).is_some_and(is_refused_value);
     let advised = error.downcast_ref::<AdvisedError>().map(ToString::to_string);
     let several = client_error(&error).filter(|_| !is_json).and_then(naming::candidates);

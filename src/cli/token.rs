@@ -3,17 +3,17 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{Token, encode, with_object};
-use svc_model::{PageQuery, Timestamp};
+use svc_model::{PageQuery, Timestamp, check_secret};
 use svc_sys::config::Flags;
 use svc_sys::private_file;
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
 use super::output::{self, Column, Listing};
-use super::{Context, ExitResult};
+use super::{Context, ExitResult, agent};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
@@ -26,9 +26,10 @@ pub(super) enum TokenCommand {
         Session tokens stay as they are; browsers are signed out.")]
     Rotate,
     /// Write a new token to a file that must not exist, for --token-file
-    #[command(after_help = "Example:\n  svc token init /etc/svc/token")]
+    #[command(after_help = "Examples:\n  svc token init /etc/svc/token\n  \
+        svc token init - < token-of-the-team")]
     Init {
-        /// The file to create
+        /// The file to create; - puts the token on standard input into the token file
         path: PathBuf,
     },
     /// Tokens of sessions and of clients' processes, and browsers that are signed in, the latest
@@ -74,6 +75,7 @@ pub(super) async fn run(context: &Context, command: TokenCommand) -> ExitResult 
     match command {
         TokenCommand::Show => show(context),
         TokenCommand::Rotate => rotate(context).await,
+        TokenCommand::Init { path } if path.as_os_str() == "-" => take(context).await,
         TokenCommand::Init { path } => init(context, &path),
         TokenCommand::List { all, limit, cursor } => {
             list(context, all, limit.unwrap_or(50), cursor.as_deref()).await
@@ -97,8 +99,20 @@ fn show(context: &Context) -> ExitResult {
 
 async fn rotate(context: &Context) -> ExitResult {
     let path = context.config(&Flags::default())?.token_file.value;
+    if is_daemon_running(context).await? {
+        let answer: Value = context.client()?.post("/v1/token/rotate", &json!({})).await?;
+        let token = answer["token"].as_str().context("the daemon answered without a token")?;
+        return print(context, token, &path);
+    }
+    let token = svc_model::new_secret();
+    replace(context, &path, &token)?;
+    print(context, &token, &path)
+}
+
+/// Fails if that cannot be told.
+async fn is_daemon_running(context: &Context) -> Result<bool> {
     let discovery = context.discovery()?;
-    let is_running = match find_daemon(context).await {
+    Ok(match find_daemon(context).await {
         _ if discovery.fixed().is_some() => true,
         DaemonProbe::Running(..) => true,
         DaemonProbe::Absent => false,
@@ -107,24 +121,40 @@ async fn rotate(context: &Context) -> ExitResult {
         DaemonProbe::Silent { problem, .. } => bail!(
             "a daemon seems to run but does not answer ({problem}), so the token stays as it is"
         ),
-    };
-    if is_running {
-        let answer: Value = context.client()?.post("/v1/token/rotate", &json!({})).await?;
-        let token = answer["token"].as_str().context("the daemon answered without a token")?;
-        return print(context, token, &path);
-    }
+    })
+}
+
+fn replace(context: &Context, path: &Path, token: &str) -> Result<()> {
     private_file::check_folder(&context.paths.home)?;
-    let token = svc_model::new_secret();
     let folder = path.parent().unwrap_or(Path::new("."));
     private_file::create_folder(folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
-    private_file::replace(&path, format!("{token}\n").as_bytes())
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    print(context, &token, &path)
+    private_file::replace(path, format!("{token}\n").as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Makes the token on standard input the operator's.
+async fn take(context: &Context) -> ExitResult {
+    context.refuse_url("token init -")?;
+    let path = context.config(&Flags::default())?.token_file.value;
+    let token = Token::parse(&agent::text("-".to_owned())?, Path::new("standard input"))?;
+    let token = token.expose();
+    check_secret(token).map_err(|fault| anyhow!("the token on standard input {fault}"))?;
+    let known = Token::read(&path).ok().flatten();
+    if known.is_none_or(|known| known.expose() != token) {
+        // A daemon reads the file when it starts, and would refuse the new token until then.
+        if is_daemon_running(context).await? {
+            bail!("a daemon runs with another token: `svc stop` it, and repeat this");
+        }
+        replace(context, &path, token)?;
+    }
+    let line = format!("the token is in {}", path.display());
+    context.print_line(&json!({ "path": path }), &line)
 }
 
 fn init(context: &Context, path: &Path) -> ExitResult {
-    private_file::check_above_file(path)?;
+    private_file::check_above_file(path)
+        .with_context(|| format!("cannot create {}", path.display()))?;
     let token = svc_model::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
         Ok(()) => {}

@@ -588,6 +588,25 @@ fn commands_without_a_daemon_say_how_to_start_one() {
 }
 
 #[test]
+fn a_blank_name_is_a_usage_error() {
+    let d = Daemon::start();
+    for args in [
+        ["task", "show", ""],
+        ["task", "wait", ""],
+        ["session", "show", ""],
+        ["message", "show", ""],
+        ["ghap", "show", ""],
+        ["peer", "remove", ""],
+        ["token", "revoke", ""],
+        ["agent", "status", ""],
+    ] {
+        let ran = svc(&d.home, &args);
+        assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains("an id or a name is blank"), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn the_operator_token_is_shown_made_and_rotated() {
     let d = Daemon::start();
     let old = d.home.token().unwrap();
@@ -608,12 +627,43 @@ fn the_operator_token_is_shown_made_and_rotated() {
     let again = svc(&d.home, &["token", "init", at]);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert_eq!(fs::read_to_string(&path).unwrap(), made, "what exists stays");
+    let nowhere = svc(&d.home, &["token", "init", "/nodir/x"]);
+    assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("cannot create /nodir/x"), "{nowhere:?}");
 
     // A refused caller is told where the token should be.
     d.home.write("token", &"0123456789abcdef".repeat(4));
     let refused = svc(&d.home, &["peer", "list"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains(d.home.path("token").to_str().unwrap()), "{refused:?}");
+}
+
+#[test]
+fn a_token_from_standard_input_becomes_the_operators() {
+    let d = Daemon::start();
+    let take = |home: &Home, token: &str| {
+        svc_with_input(home, &["token", "init", "-"], format!("{token}\n").as_bytes())
+    };
+    let old = d.home.token().unwrap();
+    take(&d.home, &old).ok();
+    let other = "0123456789abcdef".repeat(4);
+    let refused = take(&d.home, &other);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("a daemon runs with another token"), "{refused:?}");
+    assert_eq!(d.home.token().unwrap(), old);
+
+    let home = Home::new();
+    for weak in ["", "short", "two words of a text that is long enough"] {
+        assert_eq!(take(&home, weak).code, Some(1), "{weak}");
+        assert_eq!(home.token(), None, "{weak}");
+    }
+    for token in [&old, &other] {
+        take(&home, token).ok();
+        assert_eq!(home.token().as_ref(), Some(token));
+    }
+    assert_eq!(fs::metadata(home.path("token")).unwrap().permissions().mode() & 0o777, 0o600);
+    let d = Daemon::with(|plan| plan.home(&home));
+    d.with_token(&other).get("/v1/peers").ok(200);
 }
 
 #[test]

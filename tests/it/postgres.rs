@@ -72,6 +72,7 @@ fn a_second_daemon_is_refused() {
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     let text = String::from_utf8_lossy(&second.stderr);
     assert!(text.contains("another daemon runs on") && text.contains(", process "), "{text}");
+    assert!(!home.path("token").exists(), "it is no token of the team");
     new_task(&d);
 }
 
@@ -142,7 +143,8 @@ fn a_password_is_shown_nowhere() {
         assert!(!text.contains("s3cr3t"), "{args:?}: {text}");
         assert!(text.contains("postgres://svc@localhost:1/svc"), "{args:?}: {text}");
         if code == 2 {
-            assert!(text.contains("pg_dump"), "{text}");
+            let named = "docs/guide/several-machines.md#back-up-and-restore";
+            assert!(text.contains("pg_dump") && text.contains(named), "{text}");
         }
     }
 }

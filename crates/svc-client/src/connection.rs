@@ -351,6 +351,9 @@ impl Client {
         body: Option<Bytes>,
         headers: &HeaderMap,
     ) -> Result<Request<Full<Bytes>>, ClientError> {
+        if has_blank_segment(path) {
+            return Err(ClientError::BlankName);
+        }
         let mut request = Request::builder()
             .method(method)
             .uri(self.target.endpoint.path(path))
@@ -540,6 +543,13 @@ pub fn one_line(text: String) -> String {
     if trimmed.len() == text.len() { text } else { trimmed.to_owned() }
 }
 
+/// Whether a segment of a path is empty, as where an empty id was put into it.
+fn has_blank_segment(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    path.strip_prefix('/')
+        .is_some_and(|rest| !rest.is_empty() && rest.split('/').any(str::is_empty))
+}
+
 #[cfg(test)]
 mod tests {
     use svc_wire::mcp_request::{RequestSetting, post};
@@ -570,6 +580,24 @@ mod tests {
             assert!(first.contains(part), "{part} in {first}");
         }
         assert!(first.contains("host: localhost"), "{first}");
+    }
+
+    #[tokio::test]
+    async fn blank_id_in_a_path_is_refused_before_a_connection() {
+        for (path, is_blank) in [
+            ("/", false),
+            ("/v1/tasks", false),
+            ("/v1/tasks/task_x?a=//", false),
+            ("/v1/tasks/", true),
+            ("/v1/tasks/?wait=true", true),
+            ("/v1/tasks//cancel", true),
+        ] {
+            assert_eq!(has_blank_segment(path), is_blank, "{path}");
+        }
+        let home = tempfile::tempdir().expect("a folder");
+        let client = Client::new(target(home.path()));
+        let refused = client.get::<Value>("/v1/tasks/").await.expect_err("is blank");
+        assert!(matches!(refused, ClientError::BlankName), "{refused}");
     }
 
     #[tokio::test]

@@ -42,6 +42,9 @@ pub enum ClientError {
     Stream { url: String, source: SseError },
     #[error("cannot use the URL `{url}`: {problem} (from --url or SVC_URL)")]
     BadUrl { url: String, problem: String },
+    /// An id or a name in the path is empty, so the path would mean another one.
+    #[error("an id or a name is blank: say which one is meant")]
+    BlankName,
     #[error(
         "an agent has no token for {url}: set SVC_TOKEN (`svc mcp-config --session NAME --env SVC_TOKEN` makes one), or leave \
          the URL out"

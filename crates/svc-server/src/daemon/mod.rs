@@ -11,6 +11,7 @@ mod daemon_file;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +122,35 @@ async fn open_database(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result
     opened.with_context(|| format!("cannot open {}", options.url.shown()))
 }
 
+/// The token file that this start makes. It is removed if the daemon does not come to own the
+/// store: nobody else would know that token.
+struct NewTokenFile(Option<PathBuf>);
+
+impl NewTokenFile {
+    /// Holds the token file if it is not there yet and this start makes it.
+    fn expected(config: &Config) -> Self {
+        let file = &config.token_file.value;
+        let is_made =
+            config.token_file.origin == Origin::Default && matches!(file.try_exists(), Ok(false));
+        Self(is_made.then(|| file.clone()))
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewTokenFile {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0
+            && let Err(error) = std::fs::remove_file(file)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, file = %file.display(), "cannot remove the new token file");
+        }
+    }
+}
+
 impl ServingDaemon {
     async fn start(lifecycle: &Lifecycle, config: &Config, env: &Env) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -133,6 +163,7 @@ impl ServingDaemon {
         let (edge, addresses, busy) = listen(lifecycle, config, &identity.boot_id).await?;
         // Before the socket is bound: a client that connects to it reads the token first.
         let file = &config.token_file.value;
+        let made = NewTokenFile::expected(config);
         let tokens = match config.token_file.origin {
             Origin::Default => Tokens::open_or_make(file)?,
             // A wrong name in the configuration must not create a token.
@@ -175,6 +206,7 @@ impl ServingDaemon {
         // that a start waits for one sync only.
         let started = services.log.append_daemon_event("daemon.started", &data);
         tokio::try_join!(started, services.machines.join(daemon))?;
+        made.keep();
         services.prompts.begin().await?;
         let tools = tools::catalogue();
         tools.bound_tool_call(config.sources_tool_call.value.clone());

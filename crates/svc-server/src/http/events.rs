@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_core::service::{
-    Error,
+    Error, check,
     log::{Selector, StartAfter, Subscription, SubscriptionChunk},
     team::Team,
 };
@@ -108,6 +108,7 @@ async fn show(
     };
     let kind = query.kind.filter(|kind| !kind.is_empty());
     if is_feed {
+        check::limit(query.limit)?;
         // The first heartbeat precedes the stream, so that the stream does not report it. Only the
         // page counts: other programs may follow events without showing them to a person.
         let is_page = headers.get("svc-page").is_some_and(|value| value == "1");

@@ -8,7 +8,7 @@ use futures_util::stream;
 use http::Method;
 use serde_json::{Value, json};
 use svc_core::service::Tuning;
-use svc_model::BudgetKind;
+use svc_model::{BudgetKind, limits};
 
 use super::{
     Client, Reply, TestServer,
@@ -332,6 +332,24 @@ fn missing_resource_gets_404() {
     }
 }
 
+/// Other than ids that the daemon gives, which are shorter.
+#[test]
+fn session_ids_and_keys_have_up_to_4096_bytes() {
+    let d = Client::start();
+    let ada = json!({ "backend": "claude", "display_name": "ada" });
+    for (path, field, mut body) in
+        [("/v1/tasks", "idempotency_key", json!({})), ("/v1/peers/register", "session_id", ada)]
+    {
+        for len in [129, limits::SHORT_TEXT_BYTES] {
+            body[field] = json!("x".repeat(len));
+            let reply = d.post(path, &body);
+            assert!(matches!(reply.status, 200 | 201), "{field} {len}: {reply:?}");
+        }
+        body[field] = json!("x".repeat(limits::SHORT_TEXT_BYTES + 1));
+        invalid(&d.post(path, &body), field);
+    }
+}
+
 #[test]
 fn list_accepts_limits_1_to_500_and_its_own_cursors() {
     let d = Client::start();
@@ -350,6 +368,17 @@ fn list_accepts_limits_1_to_500_and_its_own_cursors() {
         for bad in ["abc", "%00", "!!!!", "-1"] {
             invalid(&d.get(&format!("{list}&{cursor}={bad}")), cursor);
         }
+    }
+}
+
+/// A feed has no pages, but a wrong `limit` is wrong there, too.
+#[test]
+fn feed_of_the_log_refuses_a_wrong_limit() {
+    let d = Client::start();
+    for limit in ["0", "501", "-1", "many"] {
+        let path = format!("/v1/events?limit={limit}");
+        let reply = d.request("GET", &path).header("Accept", "text/event-stream").send();
+        assert_eq!(problem(&reply, 422, "invalid_request")["field"], "limit", "{limit}");
     }
 }
 
