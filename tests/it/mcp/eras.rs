@@ -266,14 +266,15 @@ fn stateless_client_can_only_post() {
                 }
                 let reply = asked.send();
                 assert_eq!(reply.status(), 405, "{reply:?}");
-                assert_eq!(reply.header("allow"), Some("POST,GET,HEAD,DELETE"));
+                assert_eq!(reply.header("allow"), Some("POST"));
             }
         }
     }
     for method in ["PUT", "PATCH"] {
         let reply = d.request(method, "/mcp").json(&json!({})).send();
         assert_eq!(reply.status(), 405, "{reply:?}");
-        assert_eq!(reply.header("allow"), Some("POST,GET,HEAD,DELETE"));
+        let allow = reply.header("allow").unwrap_or_default();
+        assert!(["GET", "POST", "DELETE"].iter().all(|it| allow.contains(it)), "{allow}");
     }
     session.ask("ping", &json!({}));
 }

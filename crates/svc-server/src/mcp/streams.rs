@@ -113,16 +113,13 @@ async fn required_session(
     Err(problem.into_response())
 }
 
-/// The methods of `/mcp`, as the router lists them for any other method.
-const METHODS: &str = "POST,GET,HEAD,DELETE";
-
 /// The answer to a client without a session: a stateless revision has no other method, and a client
 /// of an older one takes this answer to `GET` for a server without a standalone stream.
 fn only_post() -> Response {
     let text =
         "without a session there is only POST: begin with initialize, and send its Mcp-Session-Id";
     let mut response = Problem::new(Code::MethodNotAllowed, text).into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(METHODS));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response
 }
 
