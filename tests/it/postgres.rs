@@ -13,6 +13,7 @@ use std::sync::{
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -437,6 +438,71 @@ fn requests_fail_soon_while_the_database_is_away() {
     append(&d, &task, &json!([frame("after")]));
     assert_eq!(stream.events(1)[0].id, Some(3), "the stream went on");
     assert_eq!(lines(&d, &task), ["before", "after"]);
+}
+
+/// A daemon from which another took the database takes nothing until that one has ended, and then
+/// goes on as a new one at the same address.
+#[test]
+fn a_daemon_that_was_displaced_starts_anew_when_the_other_has_ended() {
+    only_if!(has_server());
+    let url = database();
+    let (proxy, through) = Proxy::before(&url);
+    let first = on(&through);
+    let task = new_task(&first);
+    append(&first, &task, &json!([frame("before")]));
+    let boot_id = first.get("/health").ok(200)["boot_id"].clone();
+    proxy.go_away();
+    let mut second = on(&url);
+    append(&second, &task, &json!([frame("of the second")]));
+    proxy.come_back();
+
+    let path = format!("/v1/tasks/{task}/events");
+    eventually(Duration::from_secs(20), || first.get("/health").json()["reason"] == "fenced");
+    let health = first.get("/health");
+    assert_eq!((health.status(), health.json()["status"].clone()), (503, json!("degraded")));
+    let told = problem(&first.post(&path, &frame("refused")), 503, "fenced");
+    assert_eq!(told["retryable"], true, "{told}");
+    let status = svc(&first.home, &["status"]);
+    assert!(status.stderr.contains("another daemon has taken the database"), "{status:?}");
+    append(&second, &task, &json!([frame("also of the second")]));
+    second.stop();
+
+    goes_on_anew(&first, &boot_id, &path);
+    let written = ["before", "of the second", "also of the second", "after"];
+    assert_eq!(lines(&first, &task), written);
+    let said = first.stderr();
+    assert!(said.contains("another daemon has taken the database"), "{said}");
+}
+
+#[test]
+fn a_daemon_that_stood_still_while_another_came_and_went_starts_anew() {
+    only_if!(has_server());
+    let url = database();
+    let first = on(&url);
+    let task = new_task(&first);
+    let boot_id = first.get("/health").ok(200)["boot_id"].clone();
+    first.signal(Signal::STOP);
+    psql(
+        &url,
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid()",
+    );
+    on(&url).stop();
+    first.signal(Signal::CONT);
+    goes_on_anew(&first, &boot_id, &format!("/v1/tasks/{task}/events"));
+    assert_eq!(lines(&first, &task), ["after"]);
+}
+
+/// Waits until a daemon has started anew in its process, at its address.
+#[track_caller]
+fn goes_on_anew(d: &Daemon, boot_id: &serde_json::Value, path: &str) {
+    eventually(Duration::from_secs(30), || {
+        // Between its two runs nobody listens.
+        let health = d.request("GET", "/health").try_send();
+        health.is_ok_and(|health| health.status() == 200 && health.json()["boot_id"] != *boot_id)
+    });
+    assert_eq!(d.get("/health").ok(200)["pid"], d.pid());
+    d.post(path, &frame("after")).ok(200);
 }
 
 #[track_caller]

@@ -50,6 +50,7 @@ pub(super) struct HealthAnswer {
 #[serde(default)]
 pub(super) struct HealthDocument {
     status: String,
+    reason: String,
     pub(super) server: String,
     pub(super) version: String,
     pub(super) boot_id: String,
@@ -159,12 +160,26 @@ impl HealthAnswer {
         self.status == StatusCode::OK
     }
 
+    /// Whether another daemon has taken the database from this one.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.document.reason == "fenced"
+    }
+
     /// What is wrong if the daemon runs without its database.
     pub(super) fn trouble(&self) -> Option<&'static str> {
-        let is_away = self.document.status == "degraded";
-        is_away.then_some(
-            "the server of the database does not answer; the daemon tries again by itself",
-        )
+        if self.document.status != "degraded" {
+            return None;
+        }
+        Some(match self.document.reason.as_str() {
+            "fenced" => {
+                "another daemon has taken the database; this one takes no writes, and starts anew \
+                 by itself as soon as no other runs on it"
+            }
+            "read_only" => {
+                "the server of the database takes no writes; the daemon tries again by itself"
+            }
+            _ => "the server of the database does not answer; the daemon tries again by itself",
+        })
     }
 
     /// The content of `daemon.json` from the response: the file may be missing, or be that of an
