@@ -533,6 +533,30 @@ fn commands_say_that_the_database_is_away(home: &Home) {
     assert!(of("access").is_empty(), "nobody knows whether the token is good: {report}");
 }
 
+/// What a flag said of the database is known to the commands that find the daemon, and to the
+/// daemon's own doctor.
+#[test]
+fn a_database_that_a_flag_named_is_told_while_it_is_away() {
+    only_if!(has_server());
+    let (proxy, url) = Proxy::before(&database());
+    let home = Home::in_file();
+    let d = Daemon::with(|plan| plan.home(&home).flag("--store-url").flag(&url));
+    let report = d.get("/v1/doctor").ok(200);
+    let of_database = |report: &serde_json::Value| -> Vec<String> {
+        let checks = report["checks"].as_array().expect("checks").iter();
+        let own = checks.filter(|finding| finding["check"] == "database");
+        own.map(|finding| text(finding, "level").to_owned()).collect()
+    };
+    assert_eq!(of_database(&report).first().map(String::as_str), Some("ok"), "{report}");
+    proxy.go_away();
+    eventually(Duration::from_secs(20), || d.get("/health").status() == 503);
+    let status = svc(&home, &["status", "--json"]).json();
+    assert_eq!(status["db"], url.as_str(), "{status}");
+    let report = d.get("/v1/doctor").ok(200);
+    assert_eq!((&report["ok"], of_database(&report)), (&json!(false), vec!["fail".to_owned()]));
+    proxy.come_back();
+}
+
 #[test]
 fn a_start_waits_for_the_database_and_then_says_why() {
     only_if!(has_server());

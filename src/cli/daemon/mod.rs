@@ -16,7 +16,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
 use svc_server::daemon;
-use svc_sys::config::Flags;
 use tokio::time::{Instant, sleep};
 
 use super::output::{self, Screen};
@@ -192,6 +191,7 @@ impl HealthAnswer {
             version: document.version.clone(),
             boot_id: document.boot_id.clone(),
             started_at: document.started_at.clone().unwrap_or_default(),
+            db: None,
         }
     }
 }
@@ -224,7 +224,12 @@ pub(super) async fn status(context: &Context) -> ExitResult {
         match find_daemon(context).await {
             DaemonProbe::Running(daemon, health) => {
                 let trouble = health.trouble().map(str::to_owned);
-                (describe(target, daemon.url, &health).await, trouble)
+                let mut report = describe(target, daemon.url, &health).await;
+                // Without its database the daemon does not answer which it is.
+                if let Some(db) = daemon.db {
+                    report.entry("db").or_insert_with(|| json!(db));
+                }
+                (report, trouble)
             }
             DaemonProbe::NotReady(pid) => (Map::new(), Some(not_ready(pid))),
             DaemonProbe::WithoutSocket(daemon) => (Map::new(), Some(no_socket(&daemon))),
@@ -236,9 +241,6 @@ pub(super) async fn status(context: &Context) -> ExitResult {
         }
     };
     let running = !report.is_empty();
-    if running && discovery.fixed().is_none() {
-        report.entry("db").or_insert_with(|| json!(database(context)));
-    }
     report.insert("running".to_owned(), json!(running));
     if context.json {
         output::json(&report)?;
@@ -254,11 +256,6 @@ pub(super) async fn status(context: &Context) -> ExitResult {
 }
 
 /// The database that the configuration names, of a daemon that does not say.
-fn database(context: &Context) -> String {
-    let url = context.config(&Flags::default()).ok().and_then(|config| config.store.url.value);
-    url.map_or_else(|| context.paths.db.display().to_string(), |url| url.shown())
-}
-
 fn words(screen: &Screen, report: &Value) -> String {
     let cell = |key| output::visible(&output::cell(report, key));
     let number = |key| report.get(key).and_then(Value::as_u64);

@@ -262,14 +262,15 @@ impl ServingDaemon {
             services: services.clone(),
             tools: Arc::clone(&tools),
             sources: Some(sources.clone()),
-            doctor: Some(Doctor::new(program, home)),
+            doctor: Some(Doctor::new(program, home, &config.store)),
             metrics,
             identity,
             keep_alive,
             stop: lifecycle.soft.clone(),
         });
         // Before the first response: a client may read the URL as soon as it gets one.
-        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
+        let url =
+            daemon_file::write(&config.paths, &addresses, &boot_id, started_at, store.path())?;
         edge.ready(app, mcp::routes(mcp.clone()));
         start_sweeps(lifecycle, &services, &tools, config);
         tracing::info!(url, db.path = %store.path().display(), "ready");
