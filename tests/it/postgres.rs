@@ -440,6 +440,44 @@ fn requests_fail_soon_while_the_database_is_away() {
     assert_eq!(lines(&d, &task), ["before", "after"]);
 }
 
+#[test]
+fn a_server_that_takes_no_writes_is_told_until_it_takes_them_again() {
+    only_if!(has_server());
+    let url = database();
+    let d = on(&url);
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    // A session has the setting of its beginning.
+    let set = |state: &str| {
+        let sql = format!(
+            "begin read write;
+            do $$ begin
+                execute format('alter database %I set default_transaction_read_only = {state}', current_database());
+            end $$;
+            commit;
+            select count(pg_terminate_backend(pid)) from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid()"
+        );
+        psql(&url, &sql);
+    };
+    set("on");
+    eventually(Duration::from_secs(20), || {
+        d.post(&path, &frame("refused")).status();
+        d.get("/health").json()["reason"] == "read_only"
+    });
+    let told = problem(&d.post(&path, &frame("refused")), 503, "store_unavailable");
+    let detail = told["detail"].as_str().unwrap_or_default();
+    assert!(told["retryable"] == true && detail.contains("takes no writes"), "{told}");
+    assert_eq!(d.get("/health").status(), 503);
+    let said = d.stderr();
+    assert!(said.contains("the server of the database takes no writes"), "{said}");
+    assert!(!said.contains("permissions of its folder"), "{said}");
+    set("off");
+    append_until_taken(&d, &path);
+    eventually(Duration::from_secs(20), || d.get("/health").status() == 200);
+    assert_eq!(lines(&d, &task), ["after"]);
+}
+
 /// A daemon from which another took the database takes nothing until that one has ended, and then
 /// goes on as a new one at the same address.
 #[test]
