@@ -172,6 +172,10 @@ impl LockConnection {
         // There may be commits, and removals, from before this connection listened.
         let (mut is_behind, mut may_miss_removals) = (true, true);
         loop {
+            if targets.writer.is_fenced() {
+                // The row was removed otherwise: by a restored dump. A new connection looks.
+                return Err(End::Lost);
+            }
             if is_behind && targets.publish(readers).await.is_ok() {
                 is_behind = false;
             }
