@@ -471,7 +471,12 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     let mut findings = vec![if health.is_healthy() {
         ok(CHECK, format!("running at {} (pid {})", daemon.url, daemon.pid))
     } else if let Some(trouble) = health.trouble() {
-        warn(CHECK, trouble.to_owned(), "look at the server, and at the network to it")
+        let advice = if health.is_fenced() {
+            "stop one of the two daemons"
+        } else {
+            "look at the server, and at the network to it"
+        };
+        warn(CHECK, trouble.to_owned(), advice)
     } else {
         let detail = format!("{} answers {}", daemon.url, health.status);
         warn(CHECK, detail, "it starts or stops; look again in a moment")

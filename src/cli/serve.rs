@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use svc_server::daemon::{self, Ready};
+use svc_server::daemon::{self, Ended, Ready};
 use svc_store::MigrateError;
 use svc_sys::config::sources::HandedDocument;
 use svc_sys::config::{Config, Env, Flags, LogFormat, Paths};
@@ -45,13 +45,29 @@ pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
     close_home(paths);
     raise_file_limit();
     disable_core_dumps();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(daemon::worker_threads())
-        .enable_all()
-        .build()?;
-    let served = runtime.block_on(daemon::run(config, env, |ready| print_ready(ready, json)));
-    // A blocking call that hangs must not delay the exit.
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    let (mut config, mut is_again) = (config.clone(), false);
+    let served = loop {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(daemon::worker_threads())
+            .enable_all()
+            .build()?;
+        let ready = |ready: &Ready<'_>| {
+            // A parent process waits for the first line only.
+            if !is_again {
+                print_ready(ready, json);
+            }
+        };
+        let served = runtime.block_on(daemon::run(&config, env, is_again, ready));
+        // A blocking call that hangs must not delay the exit. What a fenced run has left ends here.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        match served {
+            Ok(Ended::Fenced(addresses)) => {
+                (config.listen.value, is_again) = (addresses, true);
+            }
+            Ok(Ended::Stopped) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
     match served {
         Err(error) if matches!(error.downcast_ref(), Some(MigrateError::Pending(_))) => {
             output::note(&format!("error: {}", telemetry::chain(&*with_advice(error))));

@@ -95,6 +95,12 @@ impl Home {
         Self(Arc::new(Folder { dir, store: new_store() }))
     }
 
+    /// Without an address of a database, whatever the tests' store is.
+    pub(crate) fn in_file() -> Self {
+        let dir = TempDir::new().expect("a temporary folder");
+        Self(Arc::new(Folder { dir, store: None }))
+    }
+
     pub(crate) fn in_store(url: &str) -> Self {
         let dir = TempDir::new().expect("a temporary folder");
         Self(Arc::new(Folder { dir, store: Some(url.to_owned()) }))

@@ -111,6 +111,21 @@ fn a_refused_move_names_its_flag_and_leaves_nothing() {
     }
 }
 
+#[test]
+fn a_schema_without_a_history_is_not_moved_and_not_made() {
+    only_if!(is_in_file() && has_server());
+    let (url, home) = (database(), Home::new());
+    let file = home.user().join("back.db");
+    for more in [&[][..], &["--dry-run"]] {
+        let args = ["migrate", "--from", &url, "--to", file.to_str().expect("a plain name")];
+        let moved = svc(&home, &[&args[..], more].concat());
+        assert_eq!(moved.code, Some(1), "{moved:?}");
+        assert!(moved.stderr.contains("there is no history in schema svc of"), "{moved:?}");
+        assert!(!file.exists(), "{more:?}");
+        assert_eq!(psql(&url, "select to_regnamespace('svc') is null"), "t", "{more:?}");
+    }
+}
+
 fn long_history() -> (Home, String) {
     let (mut d, task) = with_task();
     d.stop();

@@ -13,6 +13,7 @@ use std::sync::{
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -441,6 +442,109 @@ fn requests_fail_soon_while_the_database_is_away() {
     assert_eq!(lines(&d, &task), ["before", "after"]);
 }
 
+#[test]
+fn a_server_that_takes_no_writes_is_told_until_it_takes_them_again() {
+    only_if!(has_server());
+    let url = database();
+    let d = on(&url);
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    // A session has the setting of its beginning.
+    let set = |state: &str| {
+        let sql = format!(
+            "begin read write;
+            do $$ begin
+                execute format('alter database %I set default_transaction_read_only = {state}', current_database());
+            end $$;
+            commit;
+            select count(pg_terminate_backend(pid)) from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid()"
+        );
+        psql(&url, &sql);
+    };
+    set("on");
+    eventually(Duration::from_secs(20), || {
+        d.post(&path, &frame("refused")).status();
+        d.get("/health").json()["reason"] == "read_only"
+    });
+    let told = problem(&d.post(&path, &frame("refused")), 503, "store_unavailable");
+    let detail = told["detail"].as_str().unwrap_or_default();
+    assert!(told["retryable"] == true && detail.contains("takes no writes"), "{told}");
+    assert_eq!(d.get("/health").status(), 503);
+    let said = d.stderr();
+    assert!(said.contains("the server of the database takes no writes"), "{said}");
+    assert!(!said.contains("permissions of its folder"), "{said}");
+    set("off");
+    append_until_taken(&d, &path);
+    eventually(Duration::from_secs(20), || d.get("/health").status() == 200);
+    assert_eq!(lines(&d, &task), ["after"]);
+}
+
+/// A daemon from which another took the database takes nothing until that one has ended, and then
+/// goes on as a new one at the same address.
+#[test]
+fn a_daemon_that_was_displaced_starts_anew_when_the_other_has_ended() {
+    only_if!(has_server());
+    let url = database();
+    let (proxy, through) = Proxy::before(&url);
+    let first = on(&through);
+    let task = new_task(&first);
+    append(&first, &task, &json!([frame("before")]));
+    let boot_id = first.get("/health").ok(200)["boot_id"].clone();
+    proxy.go_away();
+    let mut second = on(&url);
+    append(&second, &task, &json!([frame("of the second")]));
+    proxy.come_back();
+
+    let path = format!("/v1/tasks/{task}/events");
+    eventually(Duration::from_secs(20), || first.get("/health").json()["reason"] == "fenced");
+    let health = first.get("/health");
+    assert_eq!((health.status(), health.json()["status"].clone()), (503, json!("degraded")));
+    let told = problem(&first.post(&path, &frame("refused")), 503, "fenced");
+    assert_eq!(told["retryable"], true, "{told}");
+    let status = svc(&first.home, &["status"]);
+    assert!(status.stderr.contains("another daemon has taken the database"), "{status:?}");
+    append(&second, &task, &json!([frame("also of the second")]));
+    second.stop();
+
+    goes_on_anew(&first, &boot_id, &path);
+    let written = ["before", "of the second", "also of the second", "after"];
+    assert_eq!(lines(&first, &task), written);
+    let said = first.stderr();
+    assert!(said.contains("another daemon has taken the database"), "{said}");
+}
+
+#[test]
+fn a_daemon_that_stood_still_while_another_came_and_went_starts_anew() {
+    only_if!(has_server());
+    let url = database();
+    let first = on(&url);
+    let task = new_task(&first);
+    let boot_id = first.get("/health").ok(200)["boot_id"].clone();
+    first.signal(Signal::STOP);
+    psql(
+        &url,
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid()",
+    );
+    on(&url).stop();
+    first.signal(Signal::CONT);
+    goes_on_anew(&first, &boot_id, &format!("/v1/tasks/{task}/events"));
+    assert_eq!(lines(&first, &task), ["after"]);
+}
+
+/// Waits until a daemon has started anew in its process, at its address.
+#[track_caller]
+fn goes_on_anew(d: &Daemon, boot_id: &serde_json::Value, path: &str) {
+    eventually(Duration::from_secs(30), || {
+        // Between its two runs nobody listens.
+        let health = d.request("GET", "/health").try_send();
+        health.is_ok_and(|health| health.status() == 200 && health.json()["boot_id"] != *boot_id)
+    });
+    assert_eq!(d.get("/health").ok(200)["pid"], d.pid());
+    d.post(path, &frame("after")).ok(200);
+}
+
 #[track_caller]
 fn commands_say_that_the_database_is_away(home: &Home) {
     let away = "the server of the database does not answer; the daemon tries again by itself";
@@ -467,6 +571,30 @@ fn commands_say_that_the_database_is_away(home: &Home) {
     let database = of("database").join("; ");
     assert!(database.starts_with("fail: ") && database.contains("cannot connect to"), "{database}");
     assert!(of("access").is_empty(), "nobody knows whether the token is good: {report}");
+}
+
+/// What a flag said of the database is known to the commands that find the daemon, and to the
+/// daemon's own doctor.
+#[test]
+fn a_database_that_a_flag_named_is_told_while_it_is_away() {
+    only_if!(has_server());
+    let (proxy, url) = Proxy::before(&database());
+    let home = Home::in_file();
+    let d = Daemon::with(|plan| plan.home(&home).flag("--store-url").flag(&url));
+    let report = d.get("/v1/doctor").ok(200);
+    let of_database = |report: &serde_json::Value| -> Vec<String> {
+        let checks = report["checks"].as_array().expect("checks").iter();
+        let own = checks.filter(|finding| finding["check"] == "database");
+        own.map(|finding| text(finding, "level").to_owned()).collect()
+    };
+    assert_eq!(of_database(&report).first().map(String::as_str), Some("ok"), "{report}");
+    proxy.go_away();
+    eventually(Duration::from_secs(20), || d.get("/health").status() == 503);
+    let status = svc(&home, &["status", "--json"]).json();
+    assert_eq!(status["db"], url.as_str(), "{status}");
+    let report = d.get("/v1/doctor").ok(200);
+    assert_eq!((&report["ok"], of_database(&report)), (&json!(false), vec!["fail".to_owned()]));
+    proxy.come_back();
 }
 
 #[test]

@@ -49,6 +49,10 @@ pub struct DaemonFile {
     pub boot_id: String,
     /// Time in RFC 3339.
     pub started_at: String,
+    /// The database file, or the address of the server without its password. A daemon of an earlier
+    /// version does not write it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub db: Option<String>,
 }
 
 impl Discovery {
@@ -385,6 +389,7 @@ mod tests {
             version: "0".to_owned(),
             boot_id: "b".to_owned(),
             started_at: "t".to_owned(),
+            db: None,
         };
         let file = serde_json::to_vec(&daemon).expect("serialises");
         std::fs::write(home.path().join("daemon.json"), file).expect("writes");

@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 use svc_core::service;
 use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
+use svc_store::StoreError;
 use svc_sys::telemetry;
 use tokio::sync::{Semaphore, oneshot};
 use tower::util::MapResponseLayer;
@@ -282,6 +283,8 @@ pub enum Code {
     Conflict,
     /// Not for this caller.
     Forbidden,
+    /// Another daemon has taken the database; nothing was changed.
+    Fenced,
     /// A fault of the daemon.
     Internal,
     /// The request breaks a rule.
@@ -317,6 +320,7 @@ impl Code {
         match self {
             Self::Conflict => ("conflict", "Conflict with the present state", S::CONFLICT),
             Self::Forbidden => ("forbidden", "Forbidden", S::FORBIDDEN),
+            Self::Fenced => ("fenced", "Database taken", S::SERVICE_UNAVAILABLE),
             Self::Internal => ("internal", "Internal error", S::INTERNAL_SERVER_ERROR),
             Self::InvalidRequest => ("invalid_request", "Invalid request", S::UNPROCESSABLE_ENTITY),
             Self::LimitReached => ("limit_reached", "Limit reached", S::TOO_MANY_REQUESTS),
@@ -345,7 +349,8 @@ impl Code {
     const fn is_retryable(self) -> bool {
         matches!(
             self,
-            Self::LimitReached
+            Self::Fenced
+                | Self::LimitReached
                 | Self::RequestTimeout
                 | Self::StorageFull
                 | Self::StoreUnavailable
@@ -465,7 +470,7 @@ impl Problem {
             Code::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            Code::Unavailable | Code::StoreUnavailable | Code::LimitReached => {
+            Code::Unavailable | Code::StoreUnavailable | Code::Fenced | Code::LimitReached => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
@@ -508,6 +513,7 @@ impl From<service::Error> for Problem {
             Error::Unauthorized => Code::Unauthorized,
             Error::LimitReached(_) => Code::LimitReached,
             Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,
+            Error::StoreUnavailable(StoreError::Fenced(_)) => Code::Fenced,
             Error::StoreUnavailable(_) => Code::StoreUnavailable,
             Error::OutcomeUnknown { may_repeat, .. } => {
                 let unknown = Self::new(Code::OutcomeUnknown, error.to_string());

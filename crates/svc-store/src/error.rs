@@ -16,6 +16,12 @@ pub enum StoreError {
     /// The server of the database does not answer. Nothing was written.
     #[error("the database does not answer")]
     Unavailable(#[source] EngineError),
+    /// Another daemon has taken the database since. Nothing was written.
+    #[error("another daemon has taken the database")]
+    Fenced(#[source] EngineError),
+    /// The server of the database refuses writes. Nothing was written.
+    #[error("the server of the database takes no writes")]
+    ServerReadOnly(#[source] EngineError),
     /// The connection was lost after a commit was sent and before it was answered. Whether the
     /// commit took place is unknown.
     #[error("the database did not answer whether the write took place")]
@@ -63,8 +69,36 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the store logs the state of the server once, and not each commit.
     pub(crate) const fn is_of_absence(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::OutcomeUnknown(_))
+        matches!(
+            self,
+            Self::Unavailable(_)
+                | Self::OutcomeUnknown(_)
+                | Self::Fenced(_)
+                | Self::ServerReadOnly(_)
+        )
+    }
+}
+
+/// Why a daemon's server takes no writes at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreTrouble {
+    /// It does not answer.
+    Away,
+    /// Another daemon has taken the database.
+    Fenced,
+    /// It refuses writes.
+    ReadOnly,
+}
+
+impl StoreTrouble {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Away => "away",
+            Self::Fenced => "fenced",
+            Self::ReadOnly => "read_only",
+        }
     }
 }
 

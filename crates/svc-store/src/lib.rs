@@ -87,7 +87,9 @@ pub use bus::{
     Batch, Bus, Commit, EntryDelta, EntryListener, ListenerRead, PrecedingEvent, StreamListener,
     UnfinishedEntries, render,
 };
-pub use error::{CopyError, EngineError, MigrateError, RestoreError, Result, StoreError};
+pub use error::{
+    CopyError, EngineError, MigrateError, RestoreError, Result, StoreError, StoreTrouble,
+};
 pub use families::{SearchIndex, UndeliveredChoice};
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;

@@ -20,7 +20,7 @@ use sqlx::{
 use svc_model::json_bytes;
 
 use crate::{
-    Bus, PageSize, Result, RowPage,
+    Bus, PageSize, Result, RowPage, StoreTrouble,
     bus::Version,
     columns::{DirectRow, Parameter, RawRow, Single, column, read_row},
     sqlite::direct_connection::{FrameReaders, RowReaders},
@@ -85,11 +85,19 @@ impl Readers {
         }
     }
 
-    pub(super) fn is_away(&self) -> bool {
+    pub(super) fn trouble(&self) -> Option<StoreTrouble> {
         match self {
-            Self::Sqlite(_) => false,
+            Self::Sqlite(_) => None,
             #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.is_away(),
+            Self::Postgres(readers) => readers.trouble(),
+        }
+    }
+
+    pub(super) async fn released(&self) {
+        match self {
+            Self::Sqlite(_) => std::future::pending().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => readers.released().await,
         }
     }
 

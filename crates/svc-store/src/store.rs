@@ -11,7 +11,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
-    WriteQueueKey, WriterStats, boxed,
+    StoreTrouble, WriteQueueKey, WriterStats, boxed,
     bus::Version,
     read_query::{FileReaders, ReadSource, Readers},
     sqlite::{
@@ -206,9 +206,15 @@ impl Store {
         self.version.settled()
     }
 
-    /// Whether the database server does not answer; always false for a file.
-    pub fn is_away(&self) -> bool {
-        self.readers.is_away()
+    /// Why the database server takes no writes at present; always `None` for a file.
+    pub fn trouble(&self) -> Option<StoreTrouble> {
+        self.readers.trouble()
+    }
+
+    /// Waits until another daemon has taken the database from this one and has left it again.
+    /// Nothing is written through this store any more then: the daemon must open it anew.
+    pub async fn released(&self) {
+        self.readers.released().await;
     }
 
     /// Whether the database is a file, which one daemon opens at a time.

@@ -16,7 +16,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
 use svc_server::daemon;
-use svc_sys::config::Flags;
 use tokio::time::{Instant, sleep};
 
 use super::output::{self, Screen};
@@ -50,6 +49,7 @@ pub(super) struct HealthAnswer {
 #[serde(default)]
 pub(super) struct HealthDocument {
     status: String,
+    reason: String,
     pub(super) server: String,
     pub(super) version: String,
     pub(super) boot_id: String,
@@ -159,12 +159,26 @@ impl HealthAnswer {
         self.status == StatusCode::OK
     }
 
+    /// Whether another daemon has taken the database from this one.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.document.reason == "fenced"
+    }
+
     /// What is wrong if the daemon runs without its database.
     pub(super) fn trouble(&self) -> Option<&'static str> {
-        let is_away = self.document.status == "degraded";
-        is_away.then_some(
-            "the server of the database does not answer; the daemon tries again by itself",
-        )
+        if self.document.status != "degraded" {
+            return None;
+        }
+        Some(match self.document.reason.as_str() {
+            "fenced" => {
+                "another daemon has taken the database; this one takes no writes, and starts anew \
+                 by itself as soon as no other runs on it"
+            }
+            "read_only" => {
+                "the server of the database takes no writes; the daemon tries again by itself"
+            }
+            _ => "the server of the database does not answer; the daemon tries again by itself",
+        })
     }
 
     /// The content of `daemon.json` from the response: the file may be missing, or be that of an
@@ -177,6 +191,7 @@ impl HealthAnswer {
             version: document.version.clone(),
             boot_id: document.boot_id.clone(),
             started_at: document.started_at.clone().unwrap_or_default(),
+            db: None,
         }
     }
 }
@@ -209,7 +224,12 @@ pub(super) async fn status(context: &Context) -> ExitResult {
         match find_daemon(context).await {
             DaemonProbe::Running(daemon, health) => {
                 let trouble = health.trouble().map(str::to_owned);
-                (describe(target, daemon.url, &health).await, trouble)
+                let mut report = describe(target, daemon.url, &health).await;
+                // Without its database the daemon does not answer which it is.
+                if let Some(db) = daemon.db {
+                    report.entry("db").or_insert_with(|| json!(db));
+                }
+                (report, trouble)
             }
             DaemonProbe::NotReady(pid) => (Map::new(), Some(not_ready(pid))),
             DaemonProbe::WithoutSocket(daemon) => (Map::new(), Some(no_socket(&daemon))),
@@ -221,9 +241,6 @@ pub(super) async fn status(context: &Context) -> ExitResult {
         }
     };
     let running = !report.is_empty();
-    if running && discovery.fixed().is_none() {
-        report.entry("db").or_insert_with(|| json!(database(context)));
-    }
     report.insert("running".to_owned(), json!(running));
     if context.json {
         output::json(&report)?;
@@ -239,11 +256,6 @@ pub(super) async fn status(context: &Context) -> ExitResult {
 }
 
 /// The database that the configuration names, of a daemon that does not say.
-fn database(context: &Context) -> String {
-    let url = context.config(&Flags::default()).ok().and_then(|config| config.store.url.value);
-    url.map_or_else(|| context.paths.db.display().to_string(), |url| url.shown())
-}
-
 fn words(screen: &Screen, report: &Value) -> String {
     let cell = |key| output::visible(&output::cell(report, key));
     let number = |key| report.get(key).and_then(Value::as_u64);

@@ -27,6 +27,8 @@ const PATH: &str = "/mcp";
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// The daemon answers that its database is away: nothing was changed.
 const STORE_UNAVAILABLE: &str = "store_unavailable";
+/// The daemon answers that another one has taken its database: nothing was changed.
+const FENCED: &str = "fenced";
 /// The daemon answers that its database is away, and that nobody knows what was changed.
 const OUTCOME_UNKNOWN: &str = "outcome_unknown";
 /// How long a daemon that was connected may be away before this process starts one: `svc restart`
@@ -57,9 +59,13 @@ pub(super) enum LinkError {
     Database(Value),
 }
 
+fn is_code_of_server(code: &str) -> bool {
+    matches!(code, STORE_UNAVAILABLE | FENCED)
+}
+
 /// Whether a JSON-RPC error says that the daemon's database is away.
 pub(super) fn is_of_database(error: &Value) -> bool {
-    matches!(error["data"]["code"].as_str(), Some(STORE_UNAVAILABLE | OUTCOME_UNKNOWN))
+    matches!(error["data"]["code"].as_str(), Some(STORE_UNAVAILABLE | FENCED | OUTCOME_UNKNOWN))
 }
 
 /// The JSON-RPC error of a 503 that says that the daemon's database is away. The reply has such an
@@ -156,7 +162,7 @@ impl DaemonLink {
                 }
                 Err(error) if error.is_transient() => {
                     // The request itself was not sent: the token for it could not be had.
-                    let problem = error.problem().filter(|it| it.code == STORE_UNAVAILABLE);
+                    let problem = error.problem().filter(|it| is_code_of_server(&it.code));
                     of_database = problem.and_then(error_of);
                     (error.to_string(), None)
                 }

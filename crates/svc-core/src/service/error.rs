@@ -70,8 +70,9 @@ pub enum Error {
     /// The daemon is starting or stopping, or waits for the database.
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
-    /// The database server is unreachable. Nothing was written.
-    #[error("the database does not answer: nothing was changed, try again")]
+    /// The database server is unreachable, takes no writes, or takes those of another daemon.
+    /// Nothing was written.
+    #[error("{}: nothing was changed, try again", of_server(.0))]
     StoreUnavailable(#[source] StoreError),
     /// The database server became unreachable before it answered.
     #[error("the database did not answer whether the change took place: {}", advice(*may_repeat))]
@@ -247,6 +248,14 @@ impl Error {
         }
     }
 
+    /// The code of [`Self::StoreUnavailable`] with this cause.
+    pub const fn code_of_server(cause: &StoreError) -> &'static str {
+        match cause {
+            StoreError::Fenced(_) => "fenced",
+            _ => "store_unavailable",
+        }
+    }
+
     /// Whether the database or the daemon is at fault, so that other work fails, too.
     pub(super) fn is_of_daemon(&self) -> bool {
         matches!(
@@ -260,6 +269,14 @@ impl Error {
     }
 }
 
+/// The state of the database's server, for people.
+fn of_server(error: &StoreError) -> String {
+    match error {
+        StoreError::Fenced(_) | StoreError::ServerReadOnly(_) => error.to_string(),
+        _ => "the database does not answer".to_owned(),
+    }
+}
+
 const fn advice(may_repeat: bool) -> &'static str {
     if may_repeat { "repeat the request" } else { "look before you repeat the request" }
 }
@@ -268,7 +285,9 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full(_) => Self::StorageFull(error),
-            StoreError::Unavailable(_) => Self::StoreUnavailable(error),
+            StoreError::Unavailable(_) | StoreError::Fenced(_) | StoreError::ServerReadOnly(_) => {
+                Self::StoreUnavailable(error)
+            }
             StoreError::OutcomeUnknown(_) => {
                 Self::OutcomeUnknown { cause: error, may_repeat: false }
             }

@@ -537,8 +537,8 @@ impl From<service::Error> for ToolError {
             Error::OutcomeUnknown { may_repeat, .. } => {
                 return Self::unknown_outcome(text()).retryable(*may_repeat);
             }
-            Error::StoreUnavailable(_) => {
-                return because(ErrorType::Unavailable, "store_unavailable");
+            Error::StoreUnavailable(cause) => {
+                return because(ErrorType::Unavailable, Error::code_of_server(cause));
             }
             Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 ErrorType::Unavailable

@@ -66,6 +66,11 @@ impl Lifecycle {
         Ok(())
     }
 
+    /// Whether a signal came after the shutdown had begun.
+    pub(super) fn is_hard(&self) -> bool {
+        self.hard.is_cancelled()
+    }
+
     /// Runs `work` until the drain. If `work` ends earlier or panics, the daemon shuts down:
     /// clients detect a stopped daemon, but not one that lacks a part.
     pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
@@ -365,7 +370,7 @@ async fn record_line(
         Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
             Err(match error.reason {
                 Some("limit_reached") => Undrained::Later(error.message),
-                Some("store_unavailable") => {
+                Some("store_unavailable" | "fenced") => {
                     Undrained::stop(ErrorKind::NotConnected, error.message)
                 }
                 _ => Undrained::stop(ErrorKind::Other, error.message),

@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use svc_client::{DaemonFile, Url};
@@ -74,6 +75,7 @@ pub(super) fn write(
     addresses: &[SocketAddr],
     boot_id: &str,
     started_at: Timestamp,
+    db: &Path,
 ) -> anyhow::Result<String> {
     let url = addresses.first().map(|address| Url::from_listener(*address).to_string());
     let url = url.unwrap_or_default();
@@ -83,6 +85,7 @@ pub(super) fn write(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: boot_id.to_owned(),
         started_at: started_at.to_string(),
+        db: Some(db.display().to_string()),
     };
     // Every start clears the mark, so that later starts are allowed. The mark may be missing.
     std::fs::remove_file(paths.home.join(STOPPED)).ok();

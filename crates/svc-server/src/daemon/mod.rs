@@ -32,7 +32,7 @@ use svc_sys::{
     machine::{HostIdentity, ThisMachine},
     telemetry,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::sleep};
 
 use self::background::{Lifecycle, start_sweeps};
 use crate::http::{
@@ -44,6 +44,9 @@ use crate::web::KeepAlive;
 pub use daemon_file::{
     forget_killed, keep_stopped, live_file, lock_holder, page_host, stays_stopped, was_killed,
 };
+
+/// The pause after a start that failed, in a process that was fenced.
+const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of worker threads of the daemon's runtime. One core is left to the writer's thread:
 /// on two cores a second worker costs 20 % of the appends of 256 producers, and gains nothing in
@@ -62,6 +65,7 @@ pub struct Ready<'a> {
 
 struct ServingDaemon {
     url: String,
+    addresses: Vec<SocketAddr>,
     /// The default address, if another program listens there.
     busy: Option<SocketAddr>,
     boot_id: String,
@@ -74,15 +78,53 @@ struct ServingDaemon {
     socket: SocketFile,
 }
 
-/// Runs the daemon until a signal ends it, and calls `ready` as soon as it takes requests. The
-/// caller holds the database's lock.
-pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> anyhow::Result<()> {
+/// How [`run`] ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// A signal ended it.
+    Stopped,
+    /// Another daemon had taken the database, and has left it. The caller runs the daemon again at
+    /// these addresses, in a new runtime: nothing of this run may go on.
+    Fenced(Vec<SocketAddr>),
+}
+
+/// Runs the daemon until a signal or another daemon ends it, and calls `ready` as soon as it takes
+/// requests. The caller holds the database's lock. With `is_again`, this process was fenced: a start
+/// that fails is repeated then, because nobody else starts this daemon.
+pub async fn run(
+    config: &Config,
+    env: &Env,
+    is_again: bool,
+    ready: impl FnOnce(&Ready<'_>),
+) -> anyhow::Result<Ended> {
     let lifecycle = Lifecycle::default();
     lifecycle.listen_to_signals()?;
-    let daemon = Box::pin(ServingDaemon::start(&lifecycle, config, env)).await?;
+    let daemon = match Box::pin(ServingDaemon::start(&lifecycle, config, env)).await {
+        Err(error) if is_again && !lifecycle.soft.is_cancelled() => {
+            tracing::error!(error = telemetry::chain(&*error), "cannot start anew yet");
+            tokio::select! {
+                () = lifecycle.soft.cancelled() => return Err(error),
+                () = sleep(START_PAUSE) => return Ok(Ended::Fenced(config.listen.value.clone())),
+            }
+        }
+        started => started?,
+    };
     ready(&Ready { url: &daemon.url, busy: daemon.busy });
-    lifecycle.soft.cancelled().await;
-    daemon.stop(&lifecycle, &config.paths).await
+    tokio::select! {
+        () = lifecycle.soft.cancelled() => {
+            daemon.stop(&lifecycle, &config.paths).await?;
+            return Ok(Ended::Stopped);
+        }
+        () = daemon.store.released() => {}
+    }
+    tracing::warn!("the other daemon has left the database: starting anew");
+    lifecycle.soft.cancel();
+    let addresses = daemon.addresses.clone();
+    if let Err(error) = daemon.stop(&lifecycle, &config.paths).await {
+        tracing::warn!(error = telemetry::chain(&*error), "the former run did not end well");
+    }
+    // A signal that came meanwhile was the second to this run.
+    Ok(if lifecycle.is_hard() { Ended::Stopped } else { Ended::Fenced(addresses) })
 }
 
 /// Opens the configured database. Fails if its rows are being moved to another database, or were,
@@ -252,18 +294,31 @@ impl ServingDaemon {
             services: services.clone(),
             tools: Arc::clone(&tools),
             sources: Some(sources.clone()),
-            doctor: Some(Doctor::new(program, home)),
+            doctor: Some(Doctor::new(program, home, &config.store)),
             metrics,
             identity,
             keep_alive,
             stop: lifecycle.soft.clone(),
         });
         // Before the first response: a client may read the URL as soon as it gets one.
-        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
+        let url =
+            daemon_file::write(&config.paths, &addresses, &boot_id, started_at, store.path())?;
         edge.ready(app, mcp::routes(mcp.clone()));
         start_sweeps(lifecycle, &services, &tools, config);
         tracing::info!(url, db.path = %store.path().display(), "ready");
-        Ok(Self { url, busy, boot_id, edge, mcp, services, sources, store, writer, socket })
+        Ok(Self {
+            url,
+            addresses,
+            busy,
+            boot_id,
+            edge,
+            mcp,
+            services,
+            sources,
+            store,
+            writer,
+            socket,
+        })
     }
 
     /// Ends the streams, drains the requests under way, and closes the database.

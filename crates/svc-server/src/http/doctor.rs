@@ -1,9 +1,10 @@
 //! `svc doctor` for `GET /v1/doctor`.
 
-use std::{path::PathBuf, process::Stdio};
+use std::{ffi::OsString, path::PathBuf, process::Stdio};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use svc_sys::config::{Origin, StoreSettings};
 use tokio::{io::AsyncReadExt as _, process::Command, sync::Mutex};
 
 const DOCTOR_BYTES: u64 = 1024 * 1024;
@@ -13,14 +14,16 @@ const DOCTOR_BYTES: u64 = 1024 * 1024;
 pub struct Doctor {
     program: PathBuf,
     home: Option<PathBuf>,
+    /// Variables for what flags of this daemon said of its database.
+    store: Vec<(&'static str, OsString)>,
     /// One run at a time; concurrent requests wait.
     turn: Mutex<()>,
 }
 
 impl Doctor {
     /// `home` is the data folder, if it differs from the environment's.
-    pub fn new(program: PathBuf, home: Option<PathBuf>) -> Self {
-        Self { program, home, turn: Mutex::new(()) }
+    pub fn new(program: PathBuf, home: Option<PathBuf>, store: &StoreSettings) -> Self {
+        Self { program, home, store: variables(store), turn: Mutex::new(()) }
     }
 
     /// Runs the checks. Fails if the program prints no report.
@@ -29,6 +32,7 @@ impl Doctor {
         let mut child = Command::new(&self.program)
             .args(["doctor", "--json"])
             .envs(self.home.as_ref().map(|home| ("SVC_HOME", home)))
+            .envs(self.store.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -41,6 +45,21 @@ impl Doctor {
         child.wait().await?;
         serde_json::from_slice(&answer).map_err(std::io::Error::from)
     }
+}
+
+fn variables(store: &StoreSettings) -> Vec<(&'static str, OsString)> {
+    let of_flag =
+        |origin: Origin, value: Option<OsString>| value.filter(|_| origin == Origin::Flag);
+    // An address in a flag has no password.
+    let url = store.url.value.as_ref().map(|url| url.shown().into());
+    let file = store.password_file.value.clone().map(PathBuf::into_os_string);
+    let schema = Some(store.schema.value.clone().into());
+    let variables = [
+        ("SVC_STORE_URL", of_flag(store.url.origin, url)),
+        ("SVC_STORE_PASSWORD_FILE", of_flag(store.password_file.origin, file)),
+        ("SVC_STORE_SCHEMA", of_flag(store.schema.origin, schema)),
+    ];
+    variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// What the checks found.

@@ -20,6 +20,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use svc_core::service::log::{COMMIT_SECONDS, Growth, LogStatus};
 use svc_model::{BudgetKind, Caller, DaemonView, Machine, READ_ALL, Timestamp};
+use svc_store::StoreTrouble;
 use tokio::time::timeout;
 
 use super::{
@@ -55,8 +56,12 @@ pub(super) fn routes(api: Api) -> Api {
 
 #[derive(Serialize, JsonSchema)]
 struct Alive {
-    /// `healthy`, or `degraded` while the server of the database does not answer.
+    /// `healthy`, or `degraded` while the server of the database takes no writes of this daemon.
     status: &'static str,
+    /// Why it is degraded: `away` if that server does not answer, `fenced` if another daemon has
+    /// taken the database, `read_only` if the server takes no writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
     /// `svc`: tells a daemon of ours from another server on the same port.
     server: &'static str,
     version: &'static str,
@@ -68,16 +73,17 @@ struct Alive {
 
 async fn show_alive(app: App) -> Response {
     let identity = &app.identity;
-    let is_away = app.services.log.is_away();
+    let trouble = app.services.log.trouble();
     let alive = Alive {
-        status: if is_away { "degraded" } else { "healthy" },
+        status: if trouble.is_some() { "degraded" } else { "healthy" },
+        reason: trouble.map(StoreTrouble::as_str),
         server: "svc",
         version: env!("CARGO_PKG_VERSION"),
         boot_id: identity.boot_id.clone(),
         pid: identity.pid,
         started_at: identity.started_at,
     };
-    let status = if is_away { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let status = if trouble.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(alive)).into_response()
 }
 

@@ -112,8 +112,8 @@ impl From<service::Error> for RpcError {
             Error::LimitReached(_) => Self::new(LIMIT_REACHED, error.to_string())
                 .data(json!({ "code": "limit_reached", "retryable": true }))
                 .status(429),
-            Error::StoreUnavailable(_) => Self::new(INTERNAL_ERROR, error.to_string())
-                .data(json!({ "code": "store_unavailable", "retryable": true }))
+            Error::StoreUnavailable(cause) => Self::new(INTERNAL_ERROR, error.to_string())
+                .data(json!({ "code": Error::code_of_server(cause), "retryable": true }))
                 .status(503),
             Error::OutcomeUnknown { may_repeat, .. } => {
                 Self::new(INTERNAL_ERROR, error.to_string())

@@ -103,7 +103,10 @@ pub(crate) fn reported(reason: &dyn DatabaseError, error: &EngineError) -> Optio
     Some(match code {
         // The disk is full, or a quota is used up.
         "53100" => StoreError::Full(error),
-        "25006" | "42501" => StoreError::ReadOnly(error),
+        "25006" => StoreError::ServerReadOnly(error),
+        "42501" => StoreError::ReadOnly(error),
+        // Our own: the daemon's row does not have the number before this group's, or is gone.
+        "SV001" | "SV003" => StoreError::Fenced(error),
         "XX001" | "XX002" => StoreError::Corrupt(error),
         _ if is_passing(code) => StoreError::Unavailable(error),
         _ => StoreError::Database(error),
@@ -114,13 +117,12 @@ pub(crate) fn reported(reason: &dyn DatabaseError, error: &EngineError) -> Optio
 fn is_passing(code: &str) -> bool {
     // Classes: connection (08), resources (53), the operator's intervention (57P), conflicts that a
     // retry may avoid (40). Codes: a lock timeout, an idle transaction that was ended, a cancelled
-    // statement, and our own (`SV…`): a group that arrived too late, or after a group of another
-    // daemon, or from a daemon that was replaced.
+    // statement, and our own: a group that arrived after a group of another daemon.
     code.starts_with("08")
         || code.starts_with("53")
         || code.starts_with("57P")
         || code.starts_with("40")
-        || matches!(code, "55P03" | "25P03" | "57014" | "SV001" | "SV002" | "SV003")
+        || matches!(code, "55P03" | "25P03" | "57014" | "SV002")
 }
 
 /// Whether the connection was lost, so that what the server did is unknown.

@@ -12,10 +12,11 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::{
     copy_rows::{Sum, Table, compare, tables},
-    open::{migrate, open_alone},
+    open::{inspect, migrate, open_alone},
 };
 use crate::{
-    CopyError, CopyReport, Migrations, PostgresOptions, Result, StoreError, boxed, upkeep::MoveMark,
+    CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, Result, StoreError, boxed,
+    upkeep::MoveMark,
 };
 
 type CopyProgress<'a> = &'a mut dyn FnMut(&str, u64);
@@ -56,7 +57,15 @@ pub async fn move_to_file(
     is_trial: bool,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<CopyReport, CopyError> {
-    let mut conn = open_alone(options, !is_trial).await?;
+    let mut conn = open_alone(options, false).await?;
+    if inspect(&mut conn).await?.current == 0 {
+        let (schema, url) = (&options.schema, options.url.shown());
+        let why = format!("there is no history in schema {schema} of {url}");
+        return Err(MigrateError::Refused(why).into());
+    }
+    if !is_trial {
+        migrate(&mut conn, options).await?;
+    }
     // A trial leaves no file.
     let trial = (is_trial && !path.exists()).then(tempfile::tempdir).transpose();
     let trial = trial.map_err(sqlx::Error::from)?;

@@ -146,7 +146,14 @@ impl LockConnection {
                 );
                 sleep(QUIET).await;
             }
-            listener = self.connect_again(&readers, &targets).await;
+            let (again, is_registered) = self.connect_again(&readers, &targets).await;
+            if !is_registered {
+                // The caller starts the daemon anew. Until then this connection keeps the schema.
+                targets.writer.released.cancel();
+                let _schema = again;
+                return std::future::pending().await;
+            }
+            listener = again;
         }
     }
 
@@ -165,6 +172,10 @@ impl LockConnection {
         // There may be commits, and removals, from before this connection listened.
         let (mut is_behind, mut may_miss_removals) = (true, true);
         loop {
+            if targets.writer.is_fenced() {
+                // The row was removed otherwise: by a restored dump. A new connection looks.
+                return Err(End::Lost);
+            }
             if is_behind && targets.publish(readers).await.is_ok() {
                 is_behind = false;
             }
@@ -200,20 +211,32 @@ impl LockConnection {
         }
     }
 
-    async fn connect_again(&self, readers: &PgPool, targets: &NotificationTargets) -> PgListener {
+    /// A connection that holds the schema, and whether this daemon's row is still there.
+    async fn connect_again(
+        &self,
+        readers: &PgPool,
+        targets: &NotificationTargets,
+    ) -> (PgListener, bool) {
         let mut looked = Instant::now();
         loop {
+            let mut pause = PAUSE;
             let error = match timeout(ANSWER, self.connect_and_take()).await {
-                Ok(Ok(Some(listener))) => {
-                    if targets.lock_state.lock().take().is_some() {
+                Ok(Ok((listener, is_registered))) => {
+                    if !is_registered {
+                        targets.writer.set_fenced();
+                        pause = QUIET;
+                    }
+                    let is_back = listener.is_some() || !is_registered;
+                    if is_back && targets.lock_state.lock().take().is_some() {
                         tracing::info!("the database answers again");
                     }
-                    return listener;
+                    if let Some(listener) = listener {
+                        return (listener, is_registered);
+                    }
+                    // The lock is held by another daemon; or, if our row is there, the server has
+                    // not noticed yet that the former connection is gone.
+                    None
                 }
-                // The lock is held: the server has not noticed yet that the former connection is
-                // gone, or another daemon was started. In the latter case the writer's next group
-                // fails.
-                Ok(Ok(None)) => None,
                 Ok(Err(error)) => Some(error),
                 Err(_) => Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
             };
@@ -228,15 +251,20 @@ impl LockConnection {
                 targets.publish(readers).await.ok();
                 looked = Instant::now();
             }
-            sleep(PAUSE).await;
+            sleep(pause).await;
         }
     }
 
-    /// `None` if another connection has the schema.
-    async fn connect_and_take(&self) -> Result<Option<PgListener>, sqlx::Error> {
+    /// `None` if another connection has the schema. The second value is whether this daemon's row
+    /// is there: a daemon that takes the schema removes the rows of others.
+    async fn connect_and_take(&self) -> Result<(Option<PgListener>, bool), sqlx::Error> {
         let mut listener = connect(&self.options, ATTEMPT).await?;
         let is_taken = try_take(listener.acquire().await?).await?;
-        Ok(is_taken.then_some(listener))
+        let registered =
+            sqlx::query_scalar("select exists (select 1 from svc_group where daemon_id = $1)");
+        let is_registered =
+            registered.bind(&self.daemon).fetch_one(listener.acquire().await?).await?;
+        Ok((is_taken.then_some(listener), is_registered))
     }
 }
 

@@ -336,7 +336,7 @@ pub(super) async fn migrate(
     Ok(whole.commit().await?)
 }
 
-async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
+pub(super) async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
     let known = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null");
     let is_ours: bool = known.fetch_one(&mut *conn).await?;
     let current: Option<i64> = if is_ours {

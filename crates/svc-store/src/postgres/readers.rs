@@ -20,7 +20,7 @@ use super::{
     write_connection::WriterState,
 };
 use crate::{
-    Bus, Result, ServerReport, ServerSync, StoreSize,
+    Bus, Result, ServerReport, ServerSync, StoreSize, StoreTrouble,
     bus::Version,
     columns::{DirectRow, Parameter},
 };
@@ -83,9 +83,20 @@ impl PgReaders {
             Some(AbortOnDropHandle::new(task));
     }
 
-    /// Whether the server did not answer when it was last asked, at most some seconds ago.
-    pub(crate) fn is_away(&self) -> bool {
-        self.holder.lock_state.away().is_some()
+    /// Why the server took no writes when it was last asked, at most some seconds ago.
+    pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
+        if self.writer.is_fenced() {
+            Some(StoreTrouble::Fenced)
+        } else if self.holder.lock_state.away().is_some() {
+            Some(StoreTrouble::Away)
+        } else {
+            self.writer.is_read_only().then_some(StoreTrouble::ReadOnly)
+        }
+    }
+
+    /// Waits until this daemon is fenced and no other daemon holds the schema.
+    pub(crate) async fn released(&self) {
+        self.writer.released.cancelled().await;
     }
 
     /// A connection of the pool. While the server is away, a read waits only briefly: concurrent

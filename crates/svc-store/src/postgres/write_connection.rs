@@ -17,6 +17,7 @@ use std::{
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::connection::{all, change, first, is_lost, read_row, translated};
 use crate::{
@@ -106,10 +107,13 @@ impl PgWriter {
     /// Connects if there is no connection. Afterwards the outcome of the last group is final: it
     /// was committed, or never will be.
     pub(crate) async fn ready(&mut self) -> Result<()> {
+        if self.state.is_fenced() {
+            return Err(fenced());
+        }
         self.is_stale |= self.state.take_others();
         let Some(conn) = &mut self.conn else {
             let decided = timeout(CONNECT, self.decide()).await.unwrap_or_else(|_| Err(silent()));
-            self.is_away = decided.is_err();
+            self.is_away = matches!(decided, Err(StoreError::Unavailable(_)));
             return decided.map(drop);
         };
         if self.is_stale {
@@ -128,7 +132,15 @@ impl PgWriter {
     async fn decide(&mut self) -> Result<bool> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
         let query = sqlx::query("select svc_decide($1, $2)").bind(&self.daemon).bind(self.group);
-        let reached: i64 = query.fetch_one(&mut conn).await?.try_get(0)?;
+        let decided = query.fetch_one(&mut conn).await.map_err(StoreError::from);
+        if let Err(error) = &decided {
+            // The row of a daemon is removed by the next daemon that takes the schema.
+            if matches!(error, StoreError::Fenced(_)) {
+                self.state.set_fenced();
+            }
+            self.state.note_refusal(error);
+        }
+        let reached: i64 = decided?.try_get(0)?;
         let is_committed = reached >= self.group;
         self.known_commit = last_commit(&mut conn).await?;
         self.group = self.group.max(reached);
@@ -147,6 +159,8 @@ impl PgWriter {
             match timeout_at(until, self.decide()).await {
                 Ok(Ok(true)) => return Ok(()),
                 Ok(Ok(false)) => return Err(unavailable(error)),
+                // With the daemon's row, the number of its last commit is gone.
+                Ok(Err(StoreError::Fenced(_))) => return Err(unknown(error)),
                 Ok(Err(_)) if Instant::now() + PAUSE < until => tokio::time::sleep(PAUSE).await,
                 Ok(Err(_)) | Err(_) => return Err(unknown(error)),
             }
@@ -169,7 +183,8 @@ impl PgWriter {
         self.ready().await?;
         self.group += 1;
         let begun = timeout(STATEMENT, self.begin_group()).await.unwrap_or_else(|_| Err(silent()));
-        if begun.is_err() {
+        if let Err(error) = &begun {
+            self.state.note_refusal(error);
             // The next group reconnects and learns whether the server began this one.
             self.conn = None;
         }
@@ -186,6 +201,7 @@ impl PgWriter {
         let begun = begun.fetch_one(conn).await?;
         let commit: i64 = begun.try_get(0)?;
         self.state.waited(begun.try_get(1)?);
+        self.state.set_read_only(false);
         self.is_stale |= commit != self.known_commit + 1;
         (self.commit, self.known_commit) = (commit, commit);
         self.transaction = TransactionState::Open;
@@ -361,12 +377,20 @@ impl PgWriter {
             Ok(Ok(row)) => {
                 self.known_commit = row.try_get(0)?;
                 self.state.waited(row.try_get(2)?);
+                self.state.set_read_only(false);
                 return Ok(row.try_get(1)?);
             }
             Ok(Err(error)) if !is_lost(&error) => {
                 self.group -= 1;
                 self.is_stale = true;
-                return Err(error.into());
+                let error = StoreError::from(error);
+                self.state.note_refusal(&error);
+                if matches!(error, StoreError::Fenced(_) | StoreError::ServerReadOnly(_)) {
+                    // A new connection has the server's settings of then, and learns whether this
+                    // daemon was replaced.
+                    self.conn = None;
+                }
+                return Err(error);
             }
             Ok(Err(error)) => error.into(),
             Err(_) => return Err(self.stall()),
@@ -428,6 +452,11 @@ fn lost() -> StoreError {
     StoreError::Unavailable(Arc::new(std::io::Error::other("the connection was lost")))
 }
 
+fn fenced() -> StoreError {
+    let why = std::io::Error::other("this daemon has not started anew since");
+    StoreError::Fenced(Arc::new(why))
+}
+
 fn silent() -> StoreError {
     StoreError::Unavailable(Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)))
 }
@@ -453,6 +482,12 @@ pub(super) struct WriterState {
     is_stalled: AtomicBool,
     /// Another connection has committed, so the writer's cached state may be outdated.
     others: AtomicBool,
+    /// Another daemon has taken the schema: no group of this one is ever committed again.
+    is_fenced: AtomicBool,
+    /// The server refused the last write, because it takes none.
+    is_read_only: AtomicBool,
+    /// Cancelled once this daemon is fenced and nobody else holds the schema.
+    pub(super) released: CancellationToken,
     /// How long the last commits waited for the lock of the writers, in microseconds.
     lock_waits: Mutex<VecDeque<u64>>,
 }
@@ -464,6 +499,44 @@ impl WriterState {
 
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled.load(Relaxed)
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Relaxed)
+    }
+
+    pub(super) fn set_fenced(&self) {
+        if !self.is_fenced.swap(true, Relaxed) {
+            tracing::error!(
+                "another daemon has taken the database: this one takes no writes, and starts anew \
+                 as soon as no other runs on it"
+            );
+        }
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Relaxed)
+    }
+
+    fn note_refusal(&self, error: &StoreError) {
+        if matches!(error, StoreError::ServerReadOnly(_)) {
+            self.set_read_only(true);
+        }
+    }
+
+    fn set_read_only(&self, is_read_only: bool) {
+        if self.is_read_only.load(Relaxed) == is_read_only {
+            return;
+        }
+        self.is_read_only.store(is_read_only, Relaxed);
+        if is_read_only {
+            tracing::error!(
+                "the server of the database takes no writes: look at its \
+                 default_transaction_read_only, and whether it is a standby"
+            );
+        } else {
+            tracing::info!("the server of the database takes writes again");
+        }
     }
 
     pub(super) fn set_others(&self) {

@@ -6,7 +6,9 @@ use std::{path::PathBuf, time::Duration};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{NewEvent, Retention, Timestamp, limits};
-use svc_store::{LastBackup, ServerReport, SizeSample, StoreSize, WriterStats, job, last_backup};
+use svc_store::{
+    LastBackup, ServerReport, SizeSample, StoreSize, StoreTrouble, WriterStats, job, last_backup,
+};
 
 use super::Log;
 use crate::boxed;
@@ -34,9 +36,9 @@ pub struct LogStatus {
 }
 
 impl Log {
-    /// Whether the server that has the rows does not answer.
-    pub fn is_away(&self) -> bool {
-        self.core.store.is_away()
+    /// Why the server that has the rows takes no writes at present.
+    pub fn trouble(&self) -> Option<StoreTrouble> {
+        self.core.store.trouble()
     }
 
     #[boxed]
