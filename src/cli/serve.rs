@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use svc_server::daemon::{self, Ended, Ready};
+use svc_server::daemon::{self, DaemonEnd, Ready};
 use svc_store::MigrateError;
 use svc_sys::config::sources::HandedDocument;
 use svc_sys::config::{Config, Env, Flags, LogFormat, Paths};
@@ -61,10 +61,10 @@ pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
         // A blocking call that hangs must not delay the exit. What a fenced run has left ends here.
         runtime.shutdown_timeout(Duration::from_secs(1));
         match served {
-            Ok(Ended::Fenced(addresses)) => {
+            Ok(DaemonEnd::Fenced(addresses)) => {
                 (config.listen.value, is_again) = (addresses, true);
             }
-            Ok(Ended::Stopped) => break Ok(()),
+            Ok(DaemonEnd::Stopped) => break Ok(()),
             Err(error) => break Err(error),
         }
     };

@@ -80,7 +80,7 @@ struct ServingDaemon {
 
 /// How [`run`] ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum DaemonEnd {
     /// A signal ended it.
     Stopped,
     /// Another daemon had taken the database, and has left it. The caller runs the daemon again at
@@ -96,7 +96,7 @@ pub async fn run(
     env: &Env,
     is_again: bool,
     ready: impl FnOnce(&Ready<'_>),
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<DaemonEnd> {
     let lifecycle = Lifecycle::default();
     lifecycle.listen_to_signals()?;
     let daemon = match Box::pin(ServingDaemon::start(&lifecycle, config, env)).await {
@@ -104,7 +104,9 @@ pub async fn run(
             tracing::error!(error = telemetry::chain(&*error), "cannot start anew yet");
             tokio::select! {
                 () = lifecycle.soft.cancelled() => return Err(error),
-                () = sleep(START_PAUSE) => return Ok(Ended::Fenced(config.listen.value.clone())),
+                () = sleep(START_PAUSE) => {
+                    return Ok(DaemonEnd::Fenced(config.listen.value.clone()));
+                }
             }
         }
         started => started?,
@@ -113,7 +115,7 @@ pub async fn run(
     tokio::select! {
         () = lifecycle.soft.cancelled() => {
             daemon.stop(&lifecycle, &config.paths).await?;
-            return Ok(Ended::Stopped);
+            return Ok(DaemonEnd::Stopped);
         }
         () = daemon.store.released() => {}
     }
@@ -124,7 +126,7 @@ pub async fn run(
         tracing::warn!(error = telemetry::chain(&*error), "the former run did not end well");
     }
     // A signal that came meanwhile was the second to this run.
-    Ok(if lifecycle.is_hard() { Ended::Stopped } else { Ended::Fenced(addresses) })
+    Ok(if lifecycle.is_hard() { DaemonEnd::Stopped } else { DaemonEnd::Fenced(addresses) })
 }
 
 /// Opens the configured database. Fails if its rows are being moved to another database, or were,
