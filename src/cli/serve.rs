@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use svc_server::daemon::{self, DaemonEnd, Ready};
+use svc_server::daemon::{self, DaemonEnd, Ready, StopSignals};
 use svc_store::MigrateError;
 use svc_sys::config::sources::HandedDocument;
-use svc_sys::config::{Config, Env, Flags, LogFormat, Paths};
+use svc_sys::config::{Config, Env, Flags, LogFormat, Origin, Paths, Setting};
 use svc_sys::private_file;
 use svc_sys::telemetry::{self, LogOptions};
 
@@ -21,6 +21,13 @@ use super::{ExitResult, MIGRATIONS_PENDING, output};
 
 pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and root's, is the operator, who reads and changes \
     everything; other users and pages of other web sites are refused";
+
+/// How long the end of the process waits for a blocking call.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long another run of the daemon waits for the blocking calls of the former one: longer than
+/// those for the lock of the hooks' spool take.
+const FENCED_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
     // Every file that is created from here on is readable only by its owner.
@@ -45,6 +52,7 @@ pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
     close_home(paths);
     raise_file_limit();
     disable_core_dumps();
+    let signals = StopSignals::listen()?;
     let (mut config, mut is_again) = (config.clone(), false);
     let served = loop {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,12 +65,16 @@ pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
                 print_ready(ready, json);
             }
         };
-        let served = runtime.block_on(daemon::run(&config, env, is_again, ready));
-        // A blocking call that hangs must not delay the exit. What a fenced run has left ends here.
-        runtime.shutdown_timeout(Duration::from_secs(1));
+        let served = runtime.block_on(daemon::run(&config, env, &signals, is_again, ready));
+        // A blocking call that hangs must not delay the exit. What a fenced run has left ends here,
+        // before another run does the same.
+        let is_over = !matches!(served, Ok(DaemonEnd::Fenced(_)));
+        runtime.shutdown_timeout(if is_over { EXIT_PATIENCE } else { FENCED_PATIENCE });
         match served {
             Ok(DaemonEnd::Fenced(addresses)) => {
-                (config.listen.value, is_again) = (addresses, true);
+                // Never at other addresses: while another program has one, the start is repeated.
+                config.listen = Setting { value: addresses, origin: Origin::Flag };
+                is_again = true;
             }
             Ok(DaemonEnd::Stopped) => break Ok(()),
             Err(error) => break Err(error),

@@ -297,7 +297,8 @@ pub(crate) fn wrong_with(line: &str) -> Option<String> {
         if matches!(word, "--" | "help") || word.starts_with('#') {
             return None;
         }
-        if word.starts_with('-') {
+        // A dash alone is standard input.
+        if word.starts_with('-') && word != "-" {
             let option = word.split('=').next().unwrap_or(word);
             let is_known = |described: &Described| described.options.contains_key(option);
             if !is_known(present) && !is_known(&commands[""]) {

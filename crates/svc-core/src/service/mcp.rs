@@ -248,7 +248,8 @@ impl Mcp {
         Ok(())
     }
 
-    /// Ends a call. Idempotent: returns false if the call has ended.
+    /// Ends a call. Idempotent: returns false if the call has ended, or its message was not kept
+    /// because its stream is closed.
     #[boxed]
     pub async fn end_call(&self, id: &CallId, stream: &StreamName, end: CallEnd) -> Result<bool> {
         let (id, stream) = (id.clone(), stream.clone());
@@ -259,6 +260,7 @@ impl Mcp {
             }
             tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
             let open = tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
+            let is_kept = open || end.message.is_none();
             if let Some(text) = end.message.filter(|_| open) {
                 tx.append(&stream, vec![message(text)]).await?;
             }
@@ -266,7 +268,7 @@ impl Mcp {
             if open && stream == StreamName::new("mcp", &id) {
                 tx.streams().close(&stream).await?;
             }
-            Ok(true)
+            Ok(is_kept)
         }));
         write.await
     }

@@ -5,6 +5,7 @@ use std::{
     io::{self, ErrorKind},
     path::PathBuf,
     sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -20,7 +21,9 @@ use svc_sys::{
     spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED},
 };
 use tokio::{
+    runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
     task::spawn_blocking,
     time::{Instant, sleep},
 };
@@ -40,35 +43,28 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Handles SIGTERM, SIGINT and, unless this process was started with it ignored, SIGHUP.
-    pub(super) fn listen_to_signals(&self) -> io::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
+    /// Ends this run of the daemon at a signal.
+    pub(super) fn follow(&self, StopSignals(mut count): StopSignals) {
         let (soft, hard) = (self.soft.clone(), self.hard.clone());
-        let listen = async move {
+        tokio::spawn(async move {
+            let mut handled = 0;
             loop {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                    Some(_) = OptionFuture::from(hangup.as_mut().map(Signal::recv)) => {}
+                let Ok(sent) = count.wait_for(|sent| *sent > handled).await.map(|sent| *sent)
+                else {
+                    return;
+                };
+                for _ in handled..sent {
+                    if soft.is_cancelled() {
+                        tracing::warn!("second signal: dropping requests under way");
+                        hard.cancel();
+                    } else {
+                        tracing::info!("signal: shutting down");
+                        soft.cancel();
+                    }
                 }
-                if soft.is_cancelled() {
-                    tracing::warn!("second signal: dropping requests under way");
-                    hard.cancel();
-                } else {
-                    tracing::info!("signal: shutting down");
-                    soft.cancel();
-                }
+                handled = sent;
             }
-        };
-        tokio::spawn(listen);
-        Ok(())
-    }
-
-    /// Whether a signal came after the shutdown had begun.
-    pub(super) fn is_hard(&self) -> bool {
-        self.hard.is_cancelled()
+        });
     }
 
     /// Runs `work` until the drain. If `work` ends earlier or panics, the daemon shuts down:
@@ -105,6 +101,44 @@ impl Lifecycle {
                 tracing::warn!(open = self.connections.len(), "connections did not end in time");
             }
         }
+    }
+}
+
+/// Counts the signals that ask this process to stop, over all runs of the daemon: one that comes
+/// between two runs ends the next.
+#[derive(Debug, Clone)]
+pub struct StopSignals(watch::Receiver<u32>);
+
+impl StopSignals {
+    /// Handles SIGTERM, SIGINT and, unless this process was started with it ignored, SIGHUP, on a
+    /// thread that stays until the process ends.
+    pub fn listen() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let context = runtime.enter();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
+        drop(context);
+        let (sender, receiver) = watch::channel(0);
+        let listen = async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                    Some(_) = OptionFuture::from(hangup.as_mut().map(Signal::recv)) => {}
+                }
+                sender.send_modify(|sent| *sent += 1);
+            }
+        };
+        thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || runtime.block_on(listen))?;
+        Ok(Self(receiver))
+    }
+
+    /// Whether a signal has come.
+    pub(super) fn has_come(&self) -> bool {
+        *self.0.borrow() > 0
     }
 }
 
@@ -352,7 +386,9 @@ async fn record_line(
     catalogue: &Catalogue,
     line: String,
 ) -> Result<bool, Undrained> {
-    let Some(tool) = catalogue.find(&Caller::Operator, HOOK_EVENT) else { return Ok(false) };
+    let Some(tool) = catalogue.find(&Caller::Operator, HOOK_EVENT) else {
+        return Err(Undrained::stop(ErrorKind::Other, "there is no tool for the events of hooks"));
+    };
     let Ok(Value::Object(mut arguments)) = serde_json::from_str(&line) else {
         tracing::warn!("an event in the hooks' spool cannot be read");
         return Ok(false);

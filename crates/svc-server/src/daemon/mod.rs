@@ -25,14 +25,17 @@ use svc_model::{
     limits,
 };
 use svc_sources::{ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
-use svc_store::{NewDaemon, OpenOptions, PostgresOptions, Store, Writer};
+use svc_store::{MigrateError, NewDaemon, OpenOptions, PostgresOptions, Store, Writer};
 use svc_sys::config::{Config, Env, Origin, Paths, WakeMode};
 use svc_sys::{
     local_socket::{self, SocketFile},
     machine::{HostIdentity, ThisMachine},
     telemetry,
 };
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{
+    net::TcpListener,
+    time::{sleep, timeout},
+};
 
 use self::background::{Lifecycle, start_sweeps};
 use crate::http::{
@@ -41,12 +44,16 @@ use crate::http::{
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::web::KeepAlive;
 
+pub use background::StopSignals;
 pub use daemon_file::{
     forget_killed, keep_stopped, live_file, lock_holder, page_host, stays_stopped, was_killed,
 };
 
 /// The pause after a start that failed, in a process that was fenced.
 const START_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the end of a fenced run waits for the database's connections, after the drain.
+const FENCED_CLOSE: Duration = Duration::from_secs(5);
 
 /// The number of worker threads of the daemon's runtime. One core is left to the writer's thread:
 /// on two cores a second worker costs 20 % of the appends of 256 producers, and gains nothing in
@@ -90,29 +97,37 @@ pub enum DaemonEnd {
 
 /// Runs the daemon until a signal or another daemon ends it, and calls `ready` as soon as it takes
 /// requests. The caller holds the database's lock. With `is_again`, this process was fenced: a start
-/// that fails is repeated then, because nobody else starts this daemon.
+/// that fails and may succeed later is repeated then, because nobody else starts this daemon.
 pub async fn run(
     config: &Config,
     env: &Env,
+    signals: &StopSignals,
     is_again: bool,
     ready: impl FnOnce(&Ready<'_>),
 ) -> anyhow::Result<DaemonEnd> {
+    // `svc stop --stay` came between two runs.
+    if is_again && stays_stopped(&config.paths) {
+        return Ok(DaemonEnd::Stopped);
+    }
     let lifecycle = Lifecycle::default();
-    lifecycle.listen_to_signals()?;
+    lifecycle.follow(signals.clone());
     let daemon = match Box::pin(ServingDaemon::start(&lifecycle, config, env)).await {
-        Err(error) if is_again && !lifecycle.soft.is_cancelled() => {
+        Ok(daemon) => daemon,
+        Err(_) if is_again && signals.has_come() => return Ok(DaemonEnd::Stopped),
+        Err(error) if is_again && may_succeed_later(&error) => {
             tracing::error!(error = telemetry::chain(&*error), "cannot start anew yet");
             tokio::select! {
-                () = lifecycle.soft.cancelled() => return Err(error),
+                () = lifecycle.soft.cancelled() => return Ok(DaemonEnd::Stopped),
                 () = sleep(START_PAUSE) => {
                     return Ok(DaemonEnd::Fenced(config.listen.value.clone()));
                 }
             }
         }
-        started => started?,
+        Err(error) => return Err(error),
     };
     ready(&Ready { url: &daemon.url, busy: daemon.busy });
     tokio::select! {
+        biased;
         () = lifecycle.soft.cancelled() => {
             daemon.stop(&lifecycle, &config.paths).await?;
             return Ok(DaemonEnd::Stopped);
@@ -122,12 +137,36 @@ pub async fn run(
     tracing::warn!("the other daemon has left the database: starting anew");
     lifecycle.soft.cancel();
     let addresses = daemon.addresses.clone();
-    if let Err(error) = daemon.stop(&lifecycle, &config.paths).await {
-        tracing::warn!(error = telemetry::chain(&*error), "the former run did not end well");
+    // Connections that a broken network left behind may answer nothing for many minutes. They end
+    // with this run's runtime.
+    match timeout(limits::DRAIN + FENCED_CLOSE, daemon.stop(&lifecycle, &config.paths)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(error = telemetry::chain(&*error), "the former run did not end well");
+        }
+        Err(_) => tracing::warn!("the former run did not end in time"),
     }
-    // A signal that came meanwhile was the second to this run.
-    Ok(if lifecycle.is_hard() { DaemonEnd::Stopped } else { DaemonEnd::Fenced(addresses) })
+    Ok(if signals.has_come() { DaemonEnd::Stopped } else { DaemonEnd::Fenced(addresses) })
 }
+
+/// Whether a start that failed may succeed without a person or another version of svc.
+fn may_succeed_later(error: &anyhow::Error) -> bool {
+    !error.is::<HistoryGone>()
+        && !matches!(
+            error.downcast_ref(),
+            Some(
+                MigrateError::Newer { .. }
+                    | MigrateError::Older { .. }
+                    | MigrateError::Pending(_)
+                    | MigrateError::Failed(_)
+            )
+        )
+}
+
+/// The rows of the configured database have moved. Its text names the place.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct HistoryGone(String);
 
 /// Opens the configured database. Fails if its rows are being moved to another database, or were,
 /// unless `force_local` is set.
@@ -141,10 +180,10 @@ async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(S
     } else {
         "that is svc.db of a data folder whose config.toml names no store.url"
     };
-    anyhow::bail!(
+    Err(anyhow::Error::new(HistoryGone(format!(
         "this history moves to {place}, or has moved there: {advice}, repeat \
          `svc migrate` if it did not end, or start with --force-local"
-    )
+    ))))
 }
 
 async fn open_database(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {

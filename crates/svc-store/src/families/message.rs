@@ -281,6 +281,16 @@ impl MessageWrites<'_> {
             from, key)))
     }
 
+    /// Messages with this key whose receivers were removed, the oldest first, at most eight. Copies
+    /// of a broadcast are left out: each would be read with the broadcast's whole text.
+    #[boxed]
+    pub async fn to_removed_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
+        Ok(messages_of(messages!(select_all, self.tx,
+            "where from_peer = ? and idempotency_key = ? and idempotency_key is not null and type <> 'broadcast'
+                and not exists (select 1 from peer p where p.peer_id = to_peer) order by id limit 8";
+            from, key)))
+    }
+
     /// Those of these receivers that have a message with this key from this sender.
     #[boxed]
     pub async fn receivers_of_key(

@@ -273,7 +273,7 @@ impl AppServerFollower<'_> {
                     }
                 };
                 team.note_app_server(&thread, self.process, state).await?;
-                self.note_asked(&thread).await?;
+                self.try_note_asked(&thread).await;
                 ended
             }
             CodexObservation::Asked { thread, request, prompt, item } => {
@@ -283,7 +283,7 @@ impl AppServerFollower<'_> {
                 let thread = self.open.thread_of(&request);
                 let ended = self.open.resolved(&request, Instant::now());
                 if let Some(thread) = thread {
-                    self.note_asked(&thread).await?;
+                    self.try_note_asked(&thread).await;
                 }
                 ended
             }
@@ -368,6 +368,13 @@ impl AppServerFollower<'_> {
         }
         self.open.add(thread.clone(), request, item, row);
         self.note_asked(&thread).await
+    }
+
+    /// Like [`Self::note_asked`], beside prompts that must end in any case.
+    async fn try_note_asked(&mut self, thread: &str) {
+        if let Err(error) = self.note_asked(thread).await {
+            error.report("cannot store what a session of Codex asks");
+        }
     }
 
     /// Stores what a thread asks beside its state. The app-server reports the two one after the

@@ -125,14 +125,7 @@ pub(super) async fn repeated_to_removed(
     (input, kind): (&NewMessage, MessageType),
 ) -> Result<Option<Message>> {
     let Some(key) = input.idempotency_key.as_deref() else { return Ok(None) };
-    let mut to_removed = Vec::new();
-    for stored in tx.messages().all_by_key(from, key).await? {
-        // A copy of a broadcast was sent to no name.
-        let is_copy = stored.kind == MessageType::Broadcast && kind != MessageType::Broadcast;
-        if !is_copy && tx.peers().get(&stored.to_peer).await?.is_none() {
-            to_removed.push(stored);
-        }
-    }
+    let mut to_removed = tx.messages().to_removed_by_key(from, key).await?;
     match to_removed.iter().position(|stored| is_same(stored, input, kind)) {
         Some(same) => Ok(Some(to_removed.swap_remove(same))),
         None => to_removed.first().map_or(Ok(None), |other| Err(other_message(key, other))),

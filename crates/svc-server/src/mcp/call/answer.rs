@@ -334,17 +334,31 @@ pub(super) fn cancelled() -> CallEnd {
 }
 
 /// Records the end of a call. Without it the client would wait for ever, so a write that fails is
-/// repeated until the server stops.
-pub(super) async fn end_call(server: &McpServer, id: &CallId, stream: &StreamName, end: CallEnd) {
-    while let Err(error) = server.services.mcp.end_call(id, stream, end.clone()).await {
-        tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
+/// repeated until the server stops. Returns whether this end is on record, or may be.
+pub(super) async fn end_call(
+    server: &McpServer,
+    id: &CallId,
+    stream: &StreamName,
+    end: CallEnd,
+) -> bool {
+    // A commit of unknown outcome may have taken place.
+    let mut may_be = false;
+    let is_recorded = loop {
+        match server.services.mcp.end_call(id, stream, end.clone()).await {
+            Ok(is_recorded) => break is_recorded || may_be,
+            Err(error) => {
+                may_be |= matches!(error, service::Error::OutcomeUnknown { .. });
+                tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
+            }
+        }
         tokio::select! {
-            () = server.stop.cancelled() => break,
+            () = server.stop.cancelled() => break may_be,
             () = tokio::time::sleep(limits::MCP_END_RETRY) => {}
         }
-    }
+    };
     server.running.remove(id);
     server.tasks_changed.send_modify(|count| *count += 1);
+    is_recorded
 }
 
 pub(crate) async fn cancel_call(server: &McpServer, id: &CallId, stream: &StreamName) {

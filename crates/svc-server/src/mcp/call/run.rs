@@ -224,14 +224,14 @@ impl CallRun {
                     if let Some(meter) = meter {
                         meter.count(&server.metrics, outcome);
                     }
-                    end_call(&server, &id, &stream, end).await;
-                    self.note_handed(has_result);
+                    let is_kept = end_call(&server, &id, &stream, end).await;
+                    self.note_handed(has_result && is_kept);
                     None
                 }
                 (CallMode::Task(id), WorkEnd::Outcome(outcome)) => {
                     let stream = StreamName::new("mcp", &id);
-                    end_call(&server, &id, &stream, task_end(outcome)).await;
-                    self.note_handed(has_result);
+                    let is_kept = end_call(&server, &id, &stream, task_end(outcome)).await;
+                    self.note_handed(has_result && is_kept);
                     None
                 }
             }
