@@ -118,17 +118,13 @@ pub(super) fn safe_url(text: &str) -> Result<Url, String> {
 /// Whether a URL leads to this machine by its text, in any spelling.
 fn names_this_machine(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    match host.parse::<IpAddr>() {
-        Ok(address) => {
-            let address = address.to_canonical();
-            // A connection to 0.0.0.0 arrives on this machine, too.
-            address.is_loopback() || address.is_unspecified()
-        }
-        Err(_) => {
-            let name = host.trim_end_matches('.');
-            name == "localhost" || name.ends_with(".localhost")
-        }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        // A connection to 0.0.0.0 arrives on this machine, too.
+        return address.is_loopback() || address.is_unspecified();
     }
+    let name = host.trim_end_matches('.');
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 /// Like `safe_url`, for an address that was read at `from`. A remote server must not name an

@@ -228,7 +228,7 @@ mod tests {
         let mut query = PageQuery::default();
         for expected in [0..50, 50..60] {
             let page = Page::part("numbers", 0..60, &query).unwrap();
-            assert_eq!(page.items, Vec::from_iter(expected));
+            assert_eq!(page.items, expected.collect::<Vec<_>>());
             query.cursor = page.next_cursor;
         }
         assert_eq!(query.cursor, None);

@@ -330,14 +330,13 @@ impl AgentExit {
     /// If the reaper is killed, they become children of this process, which must be a subreaper,
     /// and are killed here.
     pub(super) async fn wait(mut self) -> RunExit {
-        let exit = match self.next().await {
-            Ok(Some(ReaperReport::Exited(exit))) => exit,
-            _ => {
-                while signal_descendants(std::process::id(), Signal::KILL) > 0 {
-                    tokio::time::sleep(KILL_POLL).await;
-                }
-                RunExit::Signal(Signal::KILL.as_raw())
+        let exit = if let Ok(Some(ReaperReport::Exited(exit))) = self.next().await {
+            exit
+        } else {
+            while signal_descendants(std::process::id(), Signal::KILL) > 0 {
+                tokio::time::sleep(KILL_POLL).await;
             }
+            RunExit::Signal(Signal::KILL.as_raw())
         };
         self.reaper.wait().ok();
         reap_all();
