@@ -585,7 +585,7 @@ fn a_database_that_a_flag_named_is_told_while_it_is_away() {
     let of_database = |report: &serde_json::Value| -> Vec<String> {
         let checks = report["checks"].as_array().expect("checks").iter();
         let own = checks.filter(|finding| finding["check"] == "database");
-        own.map(|finding| text(finding, "level").to_owned()).collect()
+        own.map(|finding| text(finding, "level").clone()).collect()
     };
     assert_eq!(of_database(&report).first().map(String::as_str), Some("ok"), "{report}");
     proxy.go_away();
