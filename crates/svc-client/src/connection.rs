@@ -420,7 +420,7 @@ impl StreamingReply {
         Ok(None)
     }
 
-    /// The next bytes, unless there are none for this long.
+    /// Reads the next bytes; fails if none arrive within `silence`.
     pub(super) async fn chunk_within(
         &mut self,
         silence: Duration,

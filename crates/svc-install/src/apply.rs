@@ -212,8 +212,8 @@ impl Installer<'_> {
 }
 
 /// The edits that may have been made in a client's file, with the details that undoing needs.
-/// `tools` are those that svc allows. In a file that the record does not have, only their rules
-/// are svc's: a person's own server may have a name that begins like svc's.
+/// In a file that the record does not name, undoing removes only the permission rules of `tools`, the
+/// tools that svc allows: the name of a person's own server may begin with `svc_`, too.
 pub fn undoable(
     client: KnownClient,
     locations: &ClientLocations,
@@ -589,7 +589,7 @@ mod tests {
         assert!(!path.exists(), "svc had created it");
     }
 
-    /// The names of the person's own server and of its rules begin like those of svc.
+    /// The names of the person's own server and of its rules begin with `svc_`.
     #[test]
     fn without_the_record_rules_of_other_servers_stay() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -70,8 +70,8 @@ pub enum Error {
     /// The daemon is starting or stopping, or waits for the database.
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
-    /// The database server is unreachable, takes no writes, or takes those of another daemon.
-    /// Nothing was written.
+    /// The database server is unreachable or read-only, or another daemon has the database. Nothing
+    /// was written.
     #[error("{}: nothing was changed, try again", of_server(.0))]
     StoreUnavailable(#[source] StoreError),
     /// The database server became unreachable before it answered.

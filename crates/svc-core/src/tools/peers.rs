@@ -370,6 +370,22 @@ mod tests {
         world.refuse(&ann, "peer_send", send("k-2"), ErrorType::NotFound).await;
     }
 
+    #[tokio::test]
+    async fn a_copy_of_a_broadcast_is_no_repeat_for_an_unknown_name() {
+        let world = World::open().await;
+        let ann = world.session("ann");
+        peer(&world, "ann").await;
+        let bob = peer(&world, "bob").await;
+        let told = json!({ "text": "hello", "idempotency_key": "k" });
+        world.call(&ann, "peer_broadcast", told).await;
+        ann.services.team.remove_peer(&Caller::Operator, &bob).await.unwrap();
+        for kind in ["notification", "broadcast"] {
+            let send =
+                json!({ "to": "bob", "text": "hello", "type": kind, "idempotency_key": "k" });
+            world.refuse(&ann, "peer_send", send, ErrorType::NotFound).await;
+        }
+    }
+
     /// Messages in the inbox of a session's peer, including delivered ones.
     async fn waiting(world: &World, session: &str) -> Vec<Value> {
         let arguments = json!({ "peek": true });

@@ -497,6 +497,26 @@ mod tests {
 
     use super::*;
 
+    /// A signal between two runs of the daemon has no run that handles it at once.
+    #[tokio::test]
+    async fn signal_before_a_run_ends_that_run_and_the_second_drops_the_rest() {
+        let (sender, receiver) = watch::channel(0);
+        let signals = StopSignals(receiver);
+        assert!(!signals.has_come());
+        sender.send_modify(|sent| *sent += 1);
+        let lifecycle = Lifecycle::default();
+        lifecycle.follow(signals.clone());
+        lifecycle.soft.cancelled().await;
+        assert!(signals.has_come() && !lifecycle.hard.is_cancelled());
+        sender.send_modify(|sent| *sent += 1);
+        lifecycle.hard.cancelled().await;
+
+        let both = Lifecycle::default();
+        both.follow(signals);
+        both.hard.cancelled().await;
+        assert!(both.soft.is_cancelled());
+    }
+
     #[test]
     fn a_fault_of_one_line_of_the_spool_does_not_hold_up_the_others() {
         let bad = |table| StoreError::BadRow { table, id: "s".to_owned(), why: "x".to_owned() };

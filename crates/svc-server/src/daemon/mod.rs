@@ -530,3 +530,28 @@ fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
     }
     Ok(tuning)
 }
+
+#[cfg(test)]
+mod tests {
+    use svc_store::StoreError;
+
+    use super::*;
+
+    #[test]
+    fn only_a_start_that_may_succeed_is_repeated_after_fencing() {
+        let in_use = MigrateError::InUse("another daemon has it".to_owned());
+        let away = MigrateError::Store(StoreError::Stopped);
+        for (error, may_succeed) in [
+            (anyhow::Error::new(in_use), true),
+            (anyhow::Error::new(away), true),
+            (anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse)), true),
+            (anyhow::Error::new(MigrateError::Newer { found: 99, known: 58 }), false),
+            (anyhow::Error::new(MigrateError::Older { found: 1, oldest: 36 }), false),
+            (anyhow::Error::new(MigrateError::Pending(1)), false),
+            (anyhow::Error::new(HistoryGone("it moved".to_owned())), false),
+        ] {
+            let error = error.context("cannot open the database");
+            assert_eq!(may_succeed_later(&error), may_succeed, "{error:#}");
+        }
+    }
+}

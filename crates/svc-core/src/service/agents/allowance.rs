@@ -140,7 +140,7 @@ pub(super) fn still_permits(
     permits(&instance.allow, owner, roots, &settings).map_err(|error| error.to_string())
 }
 
-/// `roots` are those of the project of a session.
+/// Refuses what the allowance does not permit. `roots` are the folders of the session's project.
 fn permits(
     allowance: &StartAllowance,
     principal: &Principal,

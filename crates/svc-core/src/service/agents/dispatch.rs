@@ -515,11 +515,11 @@ pub(super) enum LivePeer {
 }
 
 /// A live agent of the instance of this work, else an attended session of its backend. While the
-/// source of the work waits for the answer, one that waits for the source does not take the work:
-/// neither wait would end.
+/// source of the work waits for the answer, a participant that waits for the source does not take
+/// the work: neither wait would end.
 ///
 /// # Errors
-/// [`Error::WaitCycle`] if all who could take it wait for its source.
+/// [`Error::WaitCycle`] if every participant that could take the work waits for its source.
 pub(super) async fn live_peer(
     tx: &mut WriteTx,
     work: &AssignmentRow,

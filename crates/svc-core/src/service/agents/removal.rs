@@ -68,7 +68,7 @@ impl Agents {
     async fn remove_due(&self, reported: &mut HashSet<AgentId>) -> Result<()> {
         let mut failed = HashSet::new();
         loop {
-            // Those that failed are read again, and must not fill the page.
+            // Agents whose removal failed are read again, and must not fill the page.
             let limit = u32::try_from(failed.len()).unwrap_or(u32::MAX);
             let limit = limit.saturating_add(limits::PAGE_DEFAULT);
             let mut due = self.core.store.agents().to_remove(limit).await?;

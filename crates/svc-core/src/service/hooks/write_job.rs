@@ -30,7 +30,7 @@ use crate::service::{
     team::{self, ActingSession},
 };
 
-/// What comes with an event, besides the client's own payload.
+/// The fields that `svc hook` sends with an event, beside the client's own payload.
 #[derive(Debug, Clone, Default)]
 pub struct HookCall {
     /// Names the event: an event that is sent again counts once. A late repeat shows that the first
