@@ -23,15 +23,11 @@ fn runners_within(command: &str, wrappers: usize) -> Vec<NamedRunner> {
         if inner.is_empty() {
             continue;
         }
-        // Not inside the loop, because `echoed` takes time linear in the line.
-        let (picked, echoed) = (line.picked(n), line.echoed(n));
+        let picked = line.picked(n);
         for found in &mut inner {
             found.owns_success &= line.success_is_of(n);
             found.owns_failure &= line.failure_is_of(n);
             found.picked |= picked;
-            if found.echoed.is_none() {
-                found.echoed.clone_from(&echoed);
-            }
         }
         all.append(&mut inner);
     }
@@ -59,15 +55,13 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
             }
             found
         }
-        "taskset" | "chrt" => within(skip_options(args, "").get(1..).unwrap_or_default()),
         "time" => after("-f --format -o --output"),
         "nice" | "ionice" => after("-n -c --adjustment --class"),
         "stdbuf" => after("-i -o -e"),
         "sudo" | "doas" => after("-u -g -C -D"),
         "xargs" => after("-n -P -I -d -L -s -a"),
         "xvfb-run" => after("-s --server-args -n -e"),
-        "nohup" | "exec" | "command" | "builtin" | "setsid" | "chronic" | "caffeinate"
-        | "unbuffer" | "dotenv" => after("-a -e"),
+        "nohup" | "exec" | "command" | "setsid" => after("-a"),
         "eval" => runners_within(&args.join(" "), wrappers),
         "bash" | "sh" | "zsh" | "dash" | "ksh" => {
             let flag = args.iter().position(|word| {
@@ -76,12 +70,10 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
             let script = flag.and_then(|flag| args.get(flag + 1));
             script.map_or_else(Vec::new, |script| runners_within(script, wrappers))
         }
-        "docker" | "podman" | "nerdctl" | "docker-compose" | "podman-compose" | "kubectl"
-        | "oc" => in_container(args, wrappers),
+        "docker" | "podman" | "docker-compose" | "kubectl" => in_container(args, wrappers),
         "uvx" => after("--with --from --python -p"),
-        "uv" | "poetry" | "pipenv" | "pdm" | "hatch" | "rye" | "pixi" | "pipx" | "conda"
-        | "mamba" | "micromamba" | "bundle" | "mise" | "asdf" | "rbenv" | "pyenv" | "direnv"
-        | "coverage" | "nix" => of_environment(name, args, wrappers),
+        "uv" | "poetry" | "pipenv" | "pdm" | "hatch" | "pixi" | "pipx" | "conda" | "bundle"
+        | "mise" | "coverage" => of_environment(name, args, wrappers),
         "npx" | "bunx" | "pnpx" => after("-p --package -c --call -w --workspace"),
         "npm" | "pnpm" | "yarn" | "bun" => of_scripts(name, args, wrappers),
         "node" => of_node(args, wrappers),
@@ -115,11 +107,6 @@ fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunn
     match (name, verb.as_str()) {
         ("uv", "tool") => of_environment(name, rest, wrappers),
         ("coverage", "run") => of_python(rest, wrappers),
-        ("direnv", "exec") => unwrap(rest.get(1..).unwrap_or_default(), wrappers),
-        ("nix", "develop" | "shell") => {
-            let command = rest.iter().position(|word| word == "-c" || word == "--command");
-            command.map_or_else(Vec::new, |at| unwrap(&rest[at + 1..], wrappers))
-        }
         (_, "run" | "exec" | "x") => {
             let rest = skip_options(rest, VALUED);
             // `mise exec node@20 -- npm test`
@@ -136,7 +123,7 @@ fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunn
                 // A script of the project.
                 Some(script)
                     if found.is_empty()
-                        && matches!(name, "hatch" | "pdm" | "rye" | "pixi" | "pipenv" | "mise") =>
+                        && matches!(name, "hatch" | "pdm" | "pixi" | "pipenv" | "mise") =>
                 {
                     script_kind(script).map_or_else(Vec::new, |kind| one("script", kind))
                 }

@@ -374,7 +374,6 @@ pub(super) struct LineStatus<'a> {
     after_another: Vec<Before>,
     /// For each command, whether a later one may fail.
     before_another: Vec<bool>,
-    pipefail: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -443,7 +442,7 @@ impl<'a> LineStatus<'a> {
                 _ => {}
             }
         }
-        Self { commands, hidden, after_another, before_another, pipefail }
+        Self { commands, hidden, after_another, before_another }
     }
 
     pub(super) fn success_is_of(&self, n: usize) -> bool {
@@ -459,24 +458,6 @@ impl<'a> LineStatus<'a> {
         const PICKS: &str = "head grep egrep rg awk sed cut wc sort uniq jq";
         let pipes = self.commands[n..].windows(2).take_while(|pair| pair[0].then == Then::Pipe);
         pipes.take(8).any(|pair| is_one_of(program(&pair[1].words[0]), PICKS))
-    }
-
-    /// The text before the printed status of a command: `pytest; echo "exit: $?"`.
-    pub(super) fn echoed(&self, n: usize) -> Option<String> {
-        let end = (n..self.commands.len().min(n + 8))
-            .find(|&at| self.commands[at].then != Then::Pipe)
-            .filter(|&at| self.commands[at].then == Then::Next)?;
-        let echo = &self.commands.get(end + 1)?.words;
-        if !matches!(echo.first()?.as_str(), "echo" | "printf") {
-            return None;
-        }
-        let text = echo[1..].join(" ");
-        let of_pipe = "${PIPESTATUS[0]}";
-        let (before, _) = match text.split_once("$?") {
-            Some(split) if end == n || self.pipefail => split,
-            _ => text.split_once(of_pipe)?,
-        };
-        Some(before.trim_start_matches("-e ").trim_start_matches("-n ").trim().to_owned())
     }
 }
 

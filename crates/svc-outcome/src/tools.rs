@@ -1,8 +1,6 @@
 //! Programs that run tests, builds and checks themselves, by their names and arguments.
 
-use std::path::Path;
-
-use super::shell::{is_assignment, is_one_of, program, skip_options};
+use super::shell::{is_assignment, is_one_of, skip_options};
 
 /// Kinds in ascending order of significance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,8 +28,6 @@ pub(super) struct NamedRunner {
     pub(super) owns_failure: bool,
     /// Whether it runs under `timeout`, whose status 124 is a time-out.
     pub(super) timed: bool,
-    /// The text before its printed status, if the command prints that.
-    pub(super) echoed: Option<String>,
     /// Whether a filter such as `grep` drops lines of its output.
     pub(super) picked: bool,
 }
@@ -42,7 +38,6 @@ pub(super) fn one(name: &'static str, kind: RunKind) -> Vec<NamedRunner> {
         owns_success: true,
         owns_failure: true,
         timed: false,
-        echoed: None,
         picked: false,
     }]
 }
@@ -62,9 +57,7 @@ pub(super) fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
         ("pytest" | "py.test", _) if !has(args, "-V") => one("pytest", Test),
         ("unittest", _) => one("unittest", Test),
         ("tox", _) if !has(args, "-l -a list config devenv") => one("tox", Test),
-        ("nox", _) if !has(args, "-l") => one("nox", Test),
         ("mypy", _) if !has(args, "-V") => one("mypy", Check),
-        ("pyright", _) => one("pyright", Check),
         ("ruff", Some("check")) => one("ruff", Check),
         ("ruff", Some("format")) if has(args, "--check --diff") => one("ruff", Check),
         ("jest", _) => one("jest", Test),
@@ -73,7 +66,6 @@ pub(super) fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
         ("playwright", Some("test")) => one("playwright", Test),
         ("tsc", _) if !has(args, "-v -w --watch") => one("tsc", Check),
         ("eslint", _) if !has(args, "-v") => one("eslint", Check),
-        ("deno", Some("test")) => one("deno test", Test),
         ("cargo", _) => of_cargo(args),
         ("go", _) => of_go(args),
         ("dotnet", Some("test")) if has(args, "-t") => Vec::new(),
@@ -81,29 +73,12 @@ pub(super) fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
         ("dotnet", Some("build" | "publish" | "msbuild")) => one("dotnet build", Build),
         ("mvn" | "mvnw" | "mvnd", _) => of_maven(args),
         ("gradle" | "gradlew" | "gradlew.bat", _) => of_gradle(args),
-        ("rspec" | "rake" | "rails" | "ruby", _) => of_ruby(name, args),
+        ("rspec", _) => one("rspec", Test),
         ("phpunit" | "phpunit.phar", _) => one("phpunit", Test),
-        ("php", _) if args.first().is_some_and(|word| is_phpunit(word)) => one("phpunit", Test),
-        ("ctest", _) if !has(args, "-N") => one("ctest", Test),
-        ("cmake", _) if has(args, "--build") && has(args, "test check") => one("ctest", Test),
-        ("cmake", _) if has(args, "--build") => one("cmake", Build),
         ("make" | "gmake", _) if !has(args, "-n") => of_make(args),
-        ("just", _) if !has(args, "-l -n") => {
-            let words = args.iter().filter(|word| !word.starts_with('-') && !word.contains('='));
-            let kind = words.filter_map(|word| script_kind(word)).max();
-            kind.map_or_else(Vec::new, |kind| one("just", kind))
-        }
-        ("swift", Some("test")) if !has(args, "list") => one("swift test", Test),
-        ("swift", Some("build")) => one("swift build", Build),
-        ("bazel" | "bazelisk", Some("test" | "coverage")) => one("bazel test", Test),
-        ("bazel" | "bazelisk", Some("build")) => one("bazel build", Build),
         _ => Vec::new(),
     };
     not_a_question(args, found)
-}
-
-fn is_phpunit(word: &str) -> bool {
-    matches!(program(word), "phpunit" | "phpunit.phar")
 }
 
 fn has(args: &[String], words: &str) -> bool {
@@ -124,25 +99,6 @@ fn of_go(args: &[String]) -> Vec<NamedRunner> {
         Some("test") => one("go test", Test),
         Some("build" | "install") => one("go build", Build),
         Some("vet") => one("go vet", Check),
-        _ => Vec::new(),
-    }
-}
-
-fn of_ruby(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::Test;
-    if name == "rspec" {
-        return one("rspec", Test);
-    }
-    if name == "ruby" {
-        let is_ruby = |word: &&String| Path::new(word).extension().is_some_and(|end| end == "rb");
-        let file = args.iter().find(is_ruby).map(|word| program(word));
-        let tests = |file: &str| file.ends_with("_test.rb") || file.starts_with("test_");
-        return if file.is_some_and(tests) { one("minitest", Test) } else { Vec::new() };
-    }
-    match verb_of(args) {
-        Some(task) if task == "spec" || task.starts_with("spec:") => one("rspec", Test),
-        Some(task) if task == "test" || task.starts_with("test:") => one("rake test", Test),
-        None if name == "rake" && !has(args, "-T -P") => one("rake test", Test),
         _ => Vec::new(),
     }
 }
