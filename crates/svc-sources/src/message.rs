@@ -2,7 +2,6 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex},
     time::Duration,
@@ -10,7 +9,7 @@ use std::{
 
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
+    de::{MapAccess, Visitor},
 };
 use serde_json::{
     Map, Value, json,
@@ -229,26 +228,6 @@ pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
     params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
-/// Fuzz target: checks what is parsed of a message, and what of the message is forwarded.
-///
-/// A member that svc does not parse is checked as JSON and forwarded unchanged. It may hold a
-/// number that no `f64` holds, or arrays that are nested deeper than a [`Value`] may be: that is
-/// JSON, too.
-pub fn read_message(text: &str) {
-    let message = ServerMessage::parse(text);
-    assert!(
-        message.is_none() || serde_json::from_str::<IgnoredAny>(text).is_ok(),
-        "a message is JSON: {text}"
-    );
-    if let (Some(members), Ok(read)) = (RawMembers::parse(text), serde_json::from_str(text)) {
-        let passed: Result<Value, _> = serde_json::from_str(&members.into_text());
-        assert_eq!(passed.ok(), Some::<Value>(read), "{text}");
-    }
-    let params = modern_params(text);
-    let params: Result<BTreeMap<String, &RawValue>, _> = serde_json::from_str(&params);
-    assert!(params.is_ok_and(|params| params["_meta"].get().starts_with('{')), "{text}");
-}
-
 /// A request whose response a caller waits for.
 #[derive(Debug)]
 pub(super) struct ChildRequest {
@@ -301,12 +280,26 @@ pub(super) enum ConnectionEnd {
     NeedsAuth(String),
     /// The entry is refused, and a retry would not help.
     Refused(String),
+    /// The entry has to be changed.
+    Misconfigured(String),
 }
 
 impl ConnectionEnd {
     pub(super) fn reason(&self) -> &str {
-        let (Self::Fault(reason) | Self::NeedsAuth(reason) | Self::Refused(reason)) = self;
+        let (Self::Fault(reason)
+        | Self::NeedsAuth(reason)
+        | Self::Refused(reason)
+        | Self::Misconfigured(reason)) = self;
         reason
+    }
+
+    pub(super) fn with_reason(&self, reason: String) -> Self {
+        match self {
+            Self::Fault(_) => Self::Fault(reason),
+            Self::NeedsAuth(_) => Self::NeedsAuth(reason),
+            Self::Refused(_) => Self::Refused(reason),
+            Self::Misconfigured(_) => Self::Misconfigured(reason),
+        }
     }
 }
 

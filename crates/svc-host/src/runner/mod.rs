@@ -385,8 +385,9 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Most lines queued between the pipes and the spool.
 const QUEUE: usize = 256;
 const BLOCK: usize = 64 * 1024;
-/// Longest line of one frame, in bytes of JSON text. A request has room for several.
-const MAX_LINE: usize = 256 * 1024;
+/// Longest line of one frame, in bytes; a longer one is split into several. As JSON it may be six
+/// times as long, which fits into a request.
+const MAX_LINE: usize = 128 * 1024;
 
 #[derive(Debug)]
 struct PipeReader<O> {
@@ -473,36 +474,13 @@ impl<O: RunObserver> FrameRecorder<O> {
 }
 
 /// Converts a line of the program to text for frames. A carriage return before the line feed is
-/// dropped, invalid UTF-8 and U+0000 become U+FFFD, and a line over [`MAX_LINE`] is split into
-/// pieces.
+/// dropped, and invalid UTF-8 and U+0000 become U+FFFD.
 fn take(line: Line<'_>, lines: &mut Vec<String>) {
     let bytes = line.bytes;
     let bytes = if line.has_end { bytes.strip_suffix(b"\r").unwrap_or(bytes) } else { bytes };
     // An empty last part of a long line adds nothing.
     if !(line.is_cut && bytes.is_empty()) {
-        pieces(&String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}"), lines);
-    }
-}
-
-/// Splits by the length in JSON, where a control character may take six bytes.
-fn pieces(text: &str, lines: &mut Vec<String>) {
-    let (mut start, mut cost) = (0, 0);
-    for (at, c) in text.char_indices() {
-        let more = json_cost(c);
-        if cost + more > MAX_LINE {
-            lines.push(text[start..at].to_owned());
-            (start, cost) = (at, 0);
-        }
-        cost += more;
-    }
-    lines.push(text[start..].to_owned());
-}
-
-fn json_cost(c: char) -> usize {
-    match c {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-        c if c < ' ' => 6,
-        c => c.len_utf8(),
+        lines.push(String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}"));
     }
 }
 
@@ -561,7 +539,7 @@ mod tests {
         ];
         for text in texts {
             let lines = split(format!("{text}\nnext\n").as_bytes());
-            let fits = |line| serde_json::to_string(line).expect("text").len() <= MAX_LINE + 2;
+            let fits = |line| serde_json::to_string(line).expect("text").len() <= 6 * MAX_LINE + 2;
             assert!(lines.iter().all(fits));
             let (last, pieces) = lines.split_last().expect("there are lines");
             assert!(last == "next" && pieces.concat() == text, "{} pieces", pieces.len());

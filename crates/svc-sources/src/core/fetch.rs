@@ -1,17 +1,14 @@
 //! `WebFetch`: each address, also that of a redirect, is resolved once and checked, and the
-//! connection uses the checked addresses. A page becomes Markdown in a process with bounds; one
-//! with too deep a nesting becomes plain text, since the converter recurses for each level.
+//! connection uses the checked addresses. A page becomes Markdown in a process with bounds.
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process::{ExitCode, Stdio},
-    rc::Rc,
     time::Duration,
 };
 
-use htmd::{HtmlToMarkdown, Node};
-use markup5ever_rcdom::NodeData;
+use htmd::HtmlToMarkdown;
 use reqwest::{Client, Url, header, redirect};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use schemars::JsonSchema;
@@ -224,8 +221,6 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
 
 /// The first argument of this program when it converts a page.
 pub const CONVERTER: &str = "convert-page";
-/// Deepest nesting that is converted.
-const MAX_DEPTH: usize = 256;
 /// CPU time of a conversion, in seconds.
 const SECONDS: u64 = 10;
 /// Most memory of a conversion, in bytes.
@@ -234,9 +229,9 @@ const MEMORY: u64 = 1024 * 1024 * 1024;
 /// Elements without text for a reader.
 const LEFT_OUT: [&str; 7] = ["script", "style", "noscript", "template", "svg", "iframe", "head"];
 
-/// Converts a page in a process of its own with bounds of time and memory: parsers of HTML take
-/// quadratic time for some pages, and the author of a page may choose such a one. The fallback is
-/// the text between the tags.
+/// Converts a page in a process of its own with bounds of time, memory and stack: parsers of HTML
+/// take quadratic time for some pages, the converter recurses for each level of a page, and the
+/// author of a page may choose such a one. The fallback is the text between the tags.
 pub(crate) async fn markdown_of(html: String) -> String {
     let converted = tokio::time::timeout(Duration::from_secs(SECONDS * 2), in_process(&html)).await;
     match converted {
@@ -279,7 +274,8 @@ async fn in_process(html: &str) -> io::Result<String> {
 pub fn convert_page() -> ExitCode {
     use std::io::{Read as _, Write as _};
 
-    for (resource, most) in [(Resource::Cpu, SECONDS), (Resource::As, MEMORY)] {
+    let bounds = [(Resource::Cpu, SECONDS), (Resource::As, MEMORY), (Resource::Core, 0)];
+    for (resource, most) in bounds {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         if setrlimit(resource, limit).is_err() {
             return ExitCode::FAILURE;
@@ -310,40 +306,7 @@ fn strip_tags(html: &str) -> String {
 
 fn convert(html: &str) -> String {
     let converter = HtmlToMarkdown::builder().skip_tags(LEFT_OUT.to_vec()).build();
-    let Ok(tree) = converter.html_to_tree(html) else { return String::new() };
-    if depth(&tree) > MAX_DEPTH {
-        return text_of(&tree);
-    }
-    converter.tree_to_markdown(&tree)
-}
-
-fn depth(tree: &Rc<Node>) -> usize {
-    let (mut deepest, mut open) = (0, vec![(Rc::clone(tree), 1)]);
-    while let Some((node, level)) = open.pop() {
-        deepest = deepest.max(level);
-        open.extend(node.children.borrow().iter().map(|child| (Rc::clone(child), level + 1)));
-    }
-    deepest
-}
-
-/// The text of a page, without its structure.
-fn text_of(tree: &Rc<Node>) -> String {
-    let (mut text, mut open) = (String::new(), vec![Rc::clone(tree)]);
-    while let Some(node) = open.pop() {
-        match &node.data {
-            NodeData::Text { contents } => {
-                let contents = contents.borrow();
-                let mut words = contents.split_whitespace().peekable();
-                while let Some(word) = words.next() {
-                    text.push_str(word);
-                    text.push(if words.peek().is_some() { ' ' } else { '\n' });
-                }
-            }
-            NodeData::Element { name, .. } if LEFT_OUT.contains(&&*name.local) => {}
-            _ => open.extend(node.children.borrow().iter().rev().map(Rc::clone)),
-        }
-    }
-    text
+    converter.convert(html).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -423,12 +386,5 @@ mod tests {
             assert_eq!(convert(html).trim(), expected, "{html}");
         }
         assert_eq!(strip_tags("a <b>c\n d</b><i"), "a c d i");
-    }
-
-    #[test]
-    fn too_deeply_nested_page_becomes_plain_text() {
-        let (open, close) = ("<div>".repeat(1000), "</div>".repeat(1000));
-        let deep = format!("{open}one<script>no</script> two{close}");
-        assert_eq!(convert(&deep), "one\ntwo\n");
     }
 }

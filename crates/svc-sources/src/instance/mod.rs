@@ -26,12 +26,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::start::{
-    Running, ServerStarter, SourceInstanceStatus, StartFailure, WatchedResource, WatchedStreams,
+    Running, ServerStarter, SourceInstanceStatus, WatchedResource, WatchedStreams, end_of,
 };
 use super::{
     connection::SourceConnection,
     lists::{FetchedLists, fetch},
     lock,
+    message::ConnectionEnd,
     spec::SourceSpec,
     stdio::ServerLog,
 };
@@ -170,23 +171,23 @@ impl Supervisor {
             failures += 1;
             let name = &self.starter.parts.spec.key.name;
             let (state, reason, next) = match failure {
-                StartFailure::Misconfigured(reason) => {
+                ConnectionEnd::Misconfigured(reason) => {
                     let next = format!(
                         "correct the entry, set the variable where the daemon is started, or keep its value with svc mcp secret set {name} KEY"
                     );
                     (SourceState::Misconfigured, reason, next)
                 }
-                StartFailure::NeedsAuth(reason) => {
+                ConnectionEnd::NeedsAuth(reason) => {
                     (SourceState::NeedsAuth, reason, format!("svc mcp login {name}"))
                 }
-                StartFailure::Refused(reason) => {
+                ConnectionEnd::Refused(reason) => {
                     (SourceState::Failed, reason, "correct its entry, and reconnect it".to_owned())
                 }
-                StartFailure::Failed(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
+                ConnectionEnd::Fault(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
                     let next = "see what it says, correct its entry, and reconnect it";
                     (SourceState::Failed, reason, next.to_owned())
                 }
-                StartFailure::Failed(reason) => {
+                ConnectionEnd::Fault(reason) => {
                     if self.pause(reason, failures).await {
                         failures = 0;
                     }
@@ -266,7 +267,7 @@ impl Supervisor {
 
     /// Watches a working server until it ends, and returns the reason; `None` if a restart was
     /// requested. `failures` is the number of failed starts in a row before this one.
-    async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
+    async fn watch(&self, mut running: Running, failures: u32) -> Option<ConnectionEnd> {
         let began = Instant::now();
         // Subscribed first: a caller may change the lists as soon as the status says connected.
         let mut changes = running.changes.clone();
@@ -320,7 +321,7 @@ impl Supervisor {
         }
         let end = self.starter.end(running, false).await;
         (!is_wanted_anew).then(|| {
-            StartFailure::from_end(&connection, || end.unwrap_or_else(|| "it ended".to_owned()))
+            end_of(&connection, || end.unwrap_or_else(|| "it ended".to_owned()))
         })
     }
 }

@@ -92,12 +92,12 @@ impl RemoteEndpoint {
                     is_renewed = true;
                 }
                 StatusCode::UNAUTHORIZED => {
-                    return Err(self.refused(&credential, challenge).await);
+                    return Err(self.refused(&credential, challenge));
                 }
                 StatusCode::FORBIDDEN
                     if response.headers().contains_key(WWW_AUTHENTICATE) && challenge.is_auth() =>
                 {
-                    return Err(self.refused(&credential, challenge).await);
+                    return Err(self.refused(&credential, challenge));
                 }
                 status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
                     let text =
@@ -193,7 +193,7 @@ impl RemoteEndpoint {
         })
     }
 
-    async fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
+    fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
         let lacks_scope = challenge.lacks_scope();
         let reason = match sent {
             SentCredential::Fixed => {
@@ -209,16 +209,7 @@ impl RemoteEndpoint {
             return self.end(ConnectionEnd::Fault(reason.to_owned()));
         }
         self.auth.note(challenge);
-        let other = match sent {
-            SentCredential::Nothing => self.auth.other_url(&self.url).await,
-            _ => None,
-        };
-        self.end(ConnectionEnd::NeedsAuth(match other {
-            Some(other) => {
-                format!("{reason}; the login that is kept is for {other}, and goes nowhere else")
-            }
-            None => reason.to_owned(),
-        }))
+        self.end(ConnectionEnd::NeedsAuth(reason.to_owned()))
     }
 
     /// Ends the connection; the request was not carried out.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use svc_model::BudgetKind;
 
 use super::ConfigError;
@@ -13,7 +13,7 @@ use super::setting::{each, scope};
 use crate::private_file;
 
 /// `config.toml` as written; [`Config`](super::Config) documents the keys.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
     pub listen: Option<Vec<String>>,
@@ -42,19 +42,19 @@ pub struct FileConfig {
     pub default_agent: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DaemonSection {
     pub name: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TeamSection {
     pub away: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreSection {
     pub max_bytes: Option<u64>,
@@ -67,7 +67,7 @@ pub struct StoreSection {
     pub listen: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetentionSection {
     pub max_age_days: Option<u64>,
@@ -76,7 +76,7 @@ pub struct RetentionSection {
     pub tasks_days: Option<u64>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct HooksSection {
     pub cold_wait: Option<u64>,
@@ -86,19 +86,19 @@ pub struct HooksSection {
     pub wake: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WakeSection {
     pub off: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalsSection {
     pub attended: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionsSection {
     pub visibility: Option<String>,
@@ -107,7 +107,7 @@ pub struct SessionsSection {
     pub scopes: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(try_from = "BTreeMap<String, serde_json::Value>")]
 pub struct SourcesSection {
     pub expose: Option<String>,
