@@ -161,46 +161,43 @@ pub(super) fn modern_params(params: &str) -> String {
             }),
         ),
     ];
-    let own = own
-        .iter()
-        .filter_map(|(name, value)| Some(((*name).to_owned(), to_raw_value(value).ok()?)));
     let RawMembers(mut members) = RawMembers::parse(params).unwrap_or_default();
-    let at = members.iter().position(|(name, _)| name == "_meta");
-    let written = at.map(|at| members.remove(at).1);
-    let written = written.and_then(|raw| RawMembers::parse(raw.get()));
-    let RawMembers(mut meta) = written.unwrap_or_default();
-    meta.extend(own);
-    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok();
-    members.extend(meta.map(|meta| ("_meta".to_owned(), meta)));
-    RawMembers(members).into_text()
+    members.retain(|(name, value)| name != "_meta" || value.get().starts_with('{'));
+    with_meta(members, own).unwrap_or_default()
 }
 
 /// Params with the trace of the caller's request, unless they have one.
 pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a, str> {
     let named = [("traceparent", &trace.parent), (REQUEST_ID, &trace.request_id)];
-    if named.iter().all(|(_, value)| value.is_none()) {
+    let named = named.into_iter().filter_map(|(name, value)| Some((name, json!(value.as_ref()?))));
+    if named.clone().next().is_none() {
         return Cow::Borrowed(params);
     }
-    let Some(RawMembers(mut members)) = RawMembers::parse(params) else {
-        return Cow::Borrowed(params);
-    };
+    let members = RawMembers::parse(params);
+    let traced = members.and_then(|RawMembers(members)| with_meta(members, named));
+    traced.map_or(Cow::Borrowed(params), Cow::Owned)
+}
+
+/// Params with more members in `_meta`, which stays as it is where it has them; `None` if it is no
+/// object.
+fn with_meta(
+    mut members: Vec<(String, Box<RawValue>)>,
+    more: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Option<String> {
     let at = members.iter().position(|(name, _)| name == "_meta");
-    let written =
-        at.map_or_else(|| Some(RawMembers::default()), |at| RawMembers::parse(members[at].1.get()));
-    let Some(RawMembers(mut meta)) = written else { return Cow::Borrowed(params) };
-    for (name, value) in named {
-        let is_there = meta.iter().any(|(known, _)| known == name);
-        let value = value.as_deref().filter(|_| !is_there).and_then(|it| to_raw_value(it).ok());
-        meta.extend(value.map(|value| (name.to_owned(), value)));
+    let written = at.map_or("{}", |at| members[at].1.get());
+    let RawMembers(mut meta) = RawMembers::parse(written)?;
+    for (name, value) in more {
+        if !meta.iter().any(|(known, _)| known == name) {
+            meta.push((name.to_owned(), to_raw_value(&value).ok()?));
+        }
     }
-    let Ok(meta) = RawValue::from_string(RawMembers(meta).into_text()) else {
-        return Cow::Borrowed(params);
-    };
+    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok()?;
     match at {
         Some(at) => members[at].1 = meta,
         None => members.push(("_meta".to_owned(), meta)),
     }
-    Cow::Owned(RawMembers(members).into_text())
+    Some(RawMembers(members).into_text())
 }
 
 /// The member of `_meta` with the caller's `X-Request-Id`.

@@ -93,7 +93,6 @@ impl Variables<'_> {
     fn env_value(&self, name: &str) -> Option<String> {
         self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
     }
-
 }
 
 /// A secret of this name that was set for another destination counts as not set.

@@ -320,9 +320,8 @@ impl Supervisor {
             });
         }
         let end = self.starter.end(running, false).await;
-        (!is_wanted_anew).then(|| {
-            end_of(&connection, || end.unwrap_or_else(|| "it ended".to_owned()))
-        })
+        (!is_wanted_anew)
+            .then(|| end_of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
     }
 }
 
