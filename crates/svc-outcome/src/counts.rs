@@ -2,13 +2,14 @@
 //! failure. `formats` has the patterns of each runner.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use anstream::adapter::strip_str;
 use regex_automata::meta::Regex;
 use regex_automata::util::captures::Captures;
 
-use super::formats::{FORMATS, Format, WRAPPERS};
+use super::formats::{KNOWN_ONLY, RULES, WRAPPERS};
 
 /// Bytes that are read at the head and the tail of an output. The first failure is near the head,
 /// the summary near the tail.
@@ -62,12 +63,15 @@ pub(super) fn read(runner: &str, text: &str) -> RunReport {
     let ends = ends_of(text).replace('\r', "\n");
     let text = strip_str(&ends).to_string();
     let mut report = RunReport::default();
-    let is_any = WRAPPERS.split('|').any(|wrapper| wrapper == runner);
-    for (at, format) in FORMATS.iter().enumerate() {
-        let is_own = format.runners.split('|').any(|own| own == runner);
-        if is_own || (is_any && format.is_tried) {
-            report.join(RunReport::of_format(at, format, &text));
+    let has = |names: &str, name: &str| names.split('|').any(|it| it == name);
+    let mut at = 0;
+    for rules in RULES.chunk_by(|(one, ..), (other, ..)| one == other) {
+        let runners = rules[0].0;
+        let is_tried = has(WRAPPERS, runner) && !KNOWN_ONLY.contains(runners);
+        if has(runners, runner) || is_tried || (runners.is_empty() && has(WRAPPERS, runner)) {
+            report.join(RunReport::of_rules(at..at + rules.len(), &text));
         }
+        at += rules.len();
     }
     if report == RunReport::default() && text.lines().any(did_not_start) {
         report.nothing = true;
@@ -96,24 +100,23 @@ fn ends_of(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{head}\n{tail}"))
 }
 
-/// The patterns of a format, compiled when they are first used.
-fn patterns(at: usize, format: &Format) -> &'static [Regex] {
-    static COMPILED: [OnceLock<Vec<Regex>>; FORMATS.len()] =
-        [const { OnceLock::new() }; FORMATS.len()];
+/// The pattern of a rule, compiled when it is first used.
+fn pattern(at: usize) -> &'static Regex {
+    static COMPILED: [OnceLock<Regex>; RULES.len()] = [const { OnceLock::new() }; RULES.len()];
     COMPILED[at].get_or_init(|| {
-        let rules = format.rules.iter();
-        rules.map(|(_, it)| Regex::new(&format!("(?m){it}")).expect("is well formed")).collect()
+        Regex::new(&format!("(?m){}", RULES[at].2)).expect("the pattern is well formed")
     })
 }
 
 impl RunReport {
-    fn of_format(at: usize, format: &Format, text: &str) -> Self {
+    fn of_rules(rules: Range<usize>, text: &str) -> Self {
         let mut report = Self::default();
-        for ((says, _), pattern) in format.rules.iter().zip(patterns(at, format)) {
+        for at in rules {
+            let says = RULES[at].1;
             let is_told_once = matches!(says, Says::First | Says::Broken | Says::Fine);
             let most = if is_told_once { 1 } else { usize::MAX };
-            for found in pattern.captures_iter(text).take(most) {
-                report.note(*says, &text_of(&found, text));
+            for found in pattern(at).captures_iter(text).take(most) {
+                report.note(says, &text_of(&found, text));
             }
         }
         if !report.shows_failure() {
