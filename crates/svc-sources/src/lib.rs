@@ -63,6 +63,9 @@ mod remote;
 mod resource_tools;
 mod results;
 mod spec;
+#[cfg(test)]
+#[path = "tests/spec.rs"]
+mod spec_for_tests;
 mod stdio;
 mod suspended;
 

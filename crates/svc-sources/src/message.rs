@@ -2,21 +2,17 @@
 
 use std::{
     borrow::Cow,
-    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::{
     Map, Value, json,
     value::{RawValue, to_raw_value},
 };
 use svc_core::tools::RequestTrace;
-use svc_model::{limits::SOURCE_MESSAGES, quote};
+use svc_model::{OrderedMembers, limits::SOURCE_MESSAGES, quote};
 use svc_wire::{
     json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, JsonRpcWriter},
     mcp::{Revision, TASKS_EXTENSION, meta},
@@ -107,31 +103,9 @@ impl ServerMessage {
 #[derive(Default)]
 pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
 
-impl<'de> Deserialize<'de> for RawMembers {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct OrderedMembers;
-        impl<'de> Visitor<'de> for OrderedMembers {
-            type Value = RawMembers;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(RawMembers(members))
-            }
-        }
-        source.deserialize_map(OrderedMembers)
-    }
-}
-
 impl RawMembers {
     pub(super) fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        serde_json::from_str(text).ok().map(|OrderedMembers(members)| Self(members))
     }
 
     pub(super) fn into_text(self) -> String {

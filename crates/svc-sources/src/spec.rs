@@ -348,24 +348,6 @@ fn headers_of(output: &[u8]) -> Result<(HeaderMap, Vec<String>), String> {
 }
 
 #[cfg(test)]
-impl SourceSpec {
-    /// A server of the person's own configuration.
-    pub(super) fn for_test(name: &str, entry: &Value) -> Self {
-        let destination = svc_model::source::SecretDestination::named("own");
-        Self {
-            key: SourceKey { name: name.to_owned(), project: String::new() },
-            root: None,
-            base: "/base".into(),
-            entry: SourceEntry::parse(entry, true).expect("is good").0,
-            fingerprint: String::new(),
-            approval: None,
-            secrets: String::new(),
-            bearer: SecretBearer { server: name.to_owned(), destination, is_own: true },
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use serde_json::json;
 

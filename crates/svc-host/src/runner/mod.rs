@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 use serde_json::Value;
 use svc_client::{Discovery, FollowItem, Follower, with_query};
@@ -23,14 +24,14 @@ use svc_sys::lines::{Line, LineSplitter};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{ChildStderr, ChildStdout};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use program::{
     EventNumbering, OutputFrame, ProcessGroup, active, start_failed, terminal, timestamp,
 };
-use spool::{Spool, SpoolError, SpoolProgress};
+use spool::{Spool, SpoolProgress};
 
 pub(crate) use program::RunExit;
 pub use program::{RunNotice, RunObserver, RunnerChild, Signals, TaskDocument};
@@ -59,18 +60,6 @@ pub struct RunReport {
     pub leftover: Option<PathBuf>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Spool(#[from] SpoolError),
-    #[error(transparent)]
-    Event(#[from] serde_json::Error),
-    #[error("cannot tell how the command ended")]
-    Wait(#[source] io::Error),
-    #[error(transparent)]
-    Panicked(#[from] JoinError),
-}
-
 impl<O: RunObserver> Run<O> {
     /// Creates the spool in `folder`, with its first event.
     pub fn prepare(
@@ -78,7 +67,7 @@ impl<O: RunObserver> Run<O> {
         header: &SpoolHeader,
         discovery: Discovery,
         observer: Arc<O>,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self> {
         let mut spool = Spool::create(folder, header)?;
         let mut numbering = EventNumbering::new(header.run.clone());
         spool.append(&numbering.line("task", &active())?)?;
@@ -96,7 +85,7 @@ impl<O: RunObserver> Run<O> {
         error: &io::Error,
         exit_code: u8,
         max_wait: Duration,
-    ) -> Result<SendOutcome, RunError> {
+    ) -> Result<SendOutcome> {
         self.spool.append(&self.numbering.line("terminal", &start_failed(error, exit_code))?)?;
         let written = self.spool.written;
         let (sender, spool, _) = self.into_sender(max_wait)?;
@@ -115,7 +104,7 @@ impl<O: RunObserver> Run<O> {
         mut child: RunnerChild,
         mut signals: Signals,
         max_wait: Duration,
-    ) -> Result<RunReport, RunError> {
+    ) -> Result<RunReport> {
         let (discovery, observer) = (self.discovery.clone(), Arc::clone(&self.observer));
         let written = self.spool.written;
         let (sender, spool, numbering) = self.into_sender(max_wait)?;
@@ -143,12 +132,12 @@ impl<O: RunObserver> Run<O> {
         let cancel = cancel_requested(discovery, task_seen);
         let (exit, cancelled) =
             supervision.watch(&mut signals, work, cancel, no_task.cancelled()).await;
-        let exit = exit.map_err(RunError::Wait)?;
+        let exit = exit.context("cannot tell how the command ended")?;
         let mut recorder = recording.await?;
         let end = terminal(exit, cancelled);
         let appended = recorder.spool.append(&recorder.numbering.line("terminal", &end)?);
         if let Err(error) = &appended {
-            observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
+            observer.notice(RunNotice::EndNotRecorded { problem: format!("{error:#}") });
         }
         recorder.publish(Some(exit));
         let outcome = tokio::select! {
@@ -185,10 +174,7 @@ impl<O: RunObserver> Run<O> {
         Ok(RunReport { exit, outcome, leftover })
     }
 
-    fn into_sender(
-        self,
-        max_wait: Duration,
-    ) -> Result<(EventSender<O>, Spool, EventNumbering), SpoolError> {
+    fn into_sender(self, max_wait: Duration) -> Result<(EventSender<O>, Spool, EventNumbering)> {
         let Self { discovery, create, spool, numbering, observer } = self;
         let reader = spool.reader()?;
         let sender =

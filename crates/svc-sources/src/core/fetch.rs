@@ -18,7 +18,10 @@ use svc_model::quote;
 use svc_wire::choose_tls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::field_error;
+use crate::{
+    field_error,
+    http_clients::{problem_of, read_body},
+};
 
 const MAX_REDIRECTS: usize = 10;
 
@@ -78,7 +81,7 @@ async fn follow(input: &FetchArguments, allow_private: bool) -> Result<FetchResu
     for _ in 0..=MAX_REDIRECTS {
         let client = client_for(&url, allow_private).await?;
         let reply = client.get(url.clone()).send().await.map_err(|error| {
-            unavailable(format!("url: {} cannot be fetched: {}", url, source_of(&error)))
+            unavailable(format!("url: {url} cannot be fetched: {}", problem_of(error)))
         })?;
         let target =
             reply.headers().get(header::LOCATION).filter(|_| reply.status().is_redirection());
@@ -89,15 +92,6 @@ async fn follow(input: &FetchArguments, allow_private: bool) -> Result<FetchResu
         url = checked(target.as_str())?;
     }
     Err(unavailable(format!("url: more than {MAX_REDIRECTS} redirects")))
-}
-
-/// The last cause, which is the specific one.
-fn source_of(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(source) = last.source() {
-        last = source;
-    }
-    last.to_string()
 }
 
 fn checked(text: &str) -> Result<Url, ToolError> {
@@ -140,7 +134,7 @@ async fn client_for(url: &Url, allow_private: bool) -> Result<Client, ToolError>
         .resolve_to_addrs(plain, &addresses)
         .user_agent(concat!("svc/", env!("CARGO_PKG_VERSION")))
         .build();
-    client.map_err(|error| unavailable(format!("url: {}", source_of(&error))))
+    client.map_err(|error| unavailable(format!("url: {}", problem_of(error))))
 }
 
 async fn read(
@@ -152,17 +146,8 @@ async fn read(
     let kind = reply.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind =
         kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let (mut body, mut truncated) = (Vec::new(), false);
-    let failed =
-        |error: reqwest::Error| unavailable(format!("url: it broke off: {}", source_of(&error)));
-    while let Some(part) = reply.chunk().await.map_err(failed)? {
-        let room = max_bytes - body.len();
-        body.extend_from_slice(&part[..part.len().min(room)]);
-        if part.len() > room {
-            truncated = true;
-            break;
-        }
-    }
+    let failed = |error| unavailable(format!("url: it broke off: {}", problem_of(error)));
+    let (body, truncated) = read_body(&mut reply, max_bytes).await.map_err(failed)?;
     let is_html = matches!(kind.as_str(), "text/html" | "application/xhtml+xml")
         || (kind.is_empty() && body.trim_ascii_start().starts_with(b"<!"));
     if !is_html && body.iter().take(8192).any(|byte| *byte == 0) {

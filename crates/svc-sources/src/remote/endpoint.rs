@@ -20,7 +20,7 @@ use svc_wire::{
 use crate::{
     auth::{AuthChallenge, RenewalFailure, SourceAuth},
     connection::SourceConnection,
-    http_clients::{HttpClients, problem_of},
+    http_clients::{HttpClients, problem_of, read_body},
     message::{ConnectionEnd, RequestLoss},
     spec::HeadersHelper,
     stdio::MAX_MESSAGE,
@@ -230,12 +230,9 @@ const MAX_REFUSAL: usize = 64 * 1024;
 pub(super) async fn document(mut response: Response) -> Result<String, BrokenDocument> {
     let unusable = |reason: &str| BrokenDocument { reason: reason.to_owned(), is_cut: false };
     let cut = |error| BrokenDocument { reason: problem_of(error), is_cut: true };
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(cut)? {
-        if body.len() + chunk.len() > MAX_MESSAGE {
-            return Err(unusable("it sent a message of more than 16 MiB"));
-        }
-        body.extend_from_slice(&chunk);
+    let (body, is_longer) = read_body(&mut response, MAX_MESSAGE).await.map_err(cut)?;
+    if is_longer {
+        return Err(unusable("it sent a message of more than 16 MiB"));
     }
     String::from_utf8(body).map_err(|_| unusable("it sent a message that is no UTF-8"))
 }
@@ -249,13 +246,7 @@ pub(super) struct BrokenDocument {
 
 /// The body of a refusal, up to the bound.
 pub(super) async fn refusal_body(mut response: Response) -> String {
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        if body.len() + chunk.len() > MAX_REFUSAL {
-            break;
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let (body, _) = read_body(&mut response, MAX_REFUSAL).await.unwrap_or_default();
     String::from_utf8_lossy(&body).into_owned()
 }
 

@@ -19,7 +19,7 @@ use clap::Args;
 use serde::Serialize;
 
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
-pub use file::{FileConfig, RetentionSection, SessionScopes, SourcesSection, StoreSection};
+pub use file::{FileConfig, SessionScopes};
 pub use resolve::Config;
 pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode, scope};
 pub use store::{ListenMode, Password, StoreSettings, StoreUrl};

@@ -158,7 +158,7 @@ impl Config {
             allowed_origin: given.list("allowed_origin", setting::origin)?.or_default(),
             proxy_user: given.list("proxy_user", setting::user)?.or_default(),
             token_file: given
-                .path("token_file", flags.token_file.as_ref(), file.token_file.as_ref())?
+                .path("token_file", flags.token_file.as_ref())?
                 .or_shown_as(paths.token.clone(), |file| json!(file.to_string_lossy())),
             log_level: given.text("log_level", setting::log_level)?.or("info".to_owned()),
             log_format: given
@@ -169,7 +169,7 @@ impl Config {
                 .text("team.away", setting::duration)?
                 .or_shown_as(TEAM_AWAY, |away| json!(setting::shown_duration(*away))),
             store_max_bytes: given.number("store.max_bytes")?.optional(),
-            store: StoreSettings::resolve(&given, flags, &file.store)?,
+            store: StoreSettings::resolve(&given, flags)?,
             retention_max_age_days: given.number("retention.max_age_days")?.or(EVENT_DAYS),
             retention_max_bytes: given.number("retention.max_bytes")?.optional(),
             retention_messages_days: given.number("retention.messages_days")?.or(EXPIRY_DAYS),
@@ -360,7 +360,7 @@ mod tests {
             (&[("SVC_STORE_MAX_BYTES", "1GB")], &none, "", "SVC_STORE_MAX_BYTES"),
             (&[], &none, "log_format = \"xml\"", "/h/config.toml, key `log_format`"),
             (&[], &none, "allowed_origin = [\"x.org\"]", "key `allowed_origin`"),
-            (&[], &none, "[retention]\nmax_bytes = 0", "key `retention.max_bytes`"),
+            (&[], &none, "[sources]\nmax_kept_bytes = 0", "key `sources.max_kept_bytes`"),
             (&[], &none, "[sessions]\nvisibility = \"agent\"", "key `sessions.visibility`"),
             (&[], &none, "[sessions]\nallow = [\"a->b\", \"c\"]", "key `sessions.allow`"),
             (&[("SVC_SESSIONS_MAX_PING_PONG", "6")], &none, "", "SVC_SESSIONS_MAX_PING_PONG"),

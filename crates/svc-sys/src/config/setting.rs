@@ -115,15 +115,14 @@ pub(super) struct SettingSources<'a> {
     env: &'a Env,
     path: &'a Path,
     flags: Value,
-    file: Value,
+    file: &'a FileConfig,
     /// The rows of the settings so far, for `svc config show`.
     pub(super) rows: RefCell<Vec<ConfigRow>>,
 }
 
 impl<'a> SettingSources<'a> {
-    pub(super) fn new(env: &'a Env, path: &'a Path, flags: &Flags, file: &FileConfig) -> Self {
-        let (flags, file) = (json!(flags), json!(file));
-        Self { env, path, flags, file, rows: RefCell::default() }
+    pub(super) fn new(env: &'a Env, path: &'a Path, flags: &Flags, file: &'a FileConfig) -> Self {
+        Self { env, path, flags: json!(flags), file, rows: RefCell::default() }
     }
 
     /// The flag of a key, if it was given.
@@ -133,11 +132,6 @@ impl<'a> SettingSources<'a> {
         (!is_absent).then(|| flag.clone())
     }
 
-    fn in_file(&self, key: &str) -> Option<Value> {
-        let value = self.file.pointer(&format!("/{}", key.replace('.', "/")))?;
-        (!value.is_null()).then(|| value.clone())
-    }
-
     fn value<R: DeserializeOwned, T>(
         &self,
         key: &'static str,
@@ -145,7 +139,8 @@ impl<'a> SettingSources<'a> {
         check: impl Fn(R) -> Result<T, String>,
     ) -> Result<GivenValue<'_, T>, ConfigError> {
         let read = |value| serde_json::from_value(value).ok();
-        let (flag, file) = (self.flag(key).and_then(read), self.in_file(key).and_then(read));
+        let (flag, file) =
+            (self.flag(key).and_then(read), self.file.value(key).cloned().and_then(read));
         self.strongest(key, (flag, file), from_env, check)
     }
 
@@ -191,16 +186,16 @@ impl<'a> SettingSources<'a> {
         self.value(key, |text| Ok(text.to_owned()), |text: String| parse(&text))
     }
 
-    /// The result is absolute.
+    /// The result is absolute. A relative path in the file begins at the file's folder.
     pub(super) fn path(
         &self,
         key: &'static str,
         flag: Option<&PathBuf>,
-        file: Option<&PathBuf>,
     ) -> Result<GivenValue<'_, PathBuf>, ConfigError> {
         let absolute = |path: PathBuf| std::path::absolute(path).map_err(|it| it.to_string());
-        let given = (flag.cloned(), file.cloned());
-        self.strongest(key, given, |text| Ok(PathBuf::from(text)), absolute)
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let written = self.file.value(key).and_then(Value::as_str).map(|path| folder.join(path));
+        self.strongest(key, (flag.cloned(), written), |text| Ok(PathBuf::from(text)), absolute)
     }
 
     pub(super) fn boolean(&self, key: &'static str) -> Result<GivenValue<'_, bool>, ConfigError> {

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::file::StoreSection;
 use super::setting::{Setting, SettingSources, word};
 use super::{ConfigError, Flags};
 
@@ -37,11 +36,7 @@ pub enum ListenMode {
 }
 
 impl StoreSettings {
-    pub(super) fn resolve(
-        given: &SettingSources<'_>,
-        flags: &Flags,
-        file: &StoreSection,
-    ) -> Result<Self, ConfigError> {
+    pub(super) fn resolve(given: &SettingSources<'_>, flags: &Flags) -> Result<Self, ConfigError> {
         let url = given
             .text("store.url", str::parse::<StoreUrl>)?
             .shown_as(|given| given, |url| json!(url.as_ref().map(StoreUrl::shown)));
@@ -55,10 +50,10 @@ impl StoreSettings {
                 advice: "put it into the file that store.password_file names".to_owned(),
             });
         }
-        let (flag, written) = (flags.store_password_file.as_ref(), file.password_file.as_ref());
+        let flag = flags.store_password_file.as_ref();
         Ok(Self {
             url,
-            password_file: given.path("store.password_file", flag, written)?.shown_as(
+            password_file: given.path("store.password_file", flag)?.shown_as(
                 |given| given,
                 |file| json!(file.as_ref().map(|file| file.to_string_lossy())),
             ),
