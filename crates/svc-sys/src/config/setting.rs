@@ -138,9 +138,12 @@ impl<'a> SettingSources<'a> {
         from_env: impl Fn(&str) -> Result<R, String>,
         check: impl Fn(R) -> Result<T, String>,
     ) -> Result<GivenValue<'_, T>, ConfigError> {
-        let read = |value| serde_json::from_value(value).ok();
-        let (flag, file) =
-            (self.flag(key).and_then(read), self.file.value(key).cloned().and_then(read));
+        let read = |value: Option<Value>, origin| {
+            let read = value.map(serde_json::from_value).transpose();
+            read.map_err(|error| self.invalid(key, origin, &error.to_string()))
+        };
+        let flag = read(self.flag(key), Origin::Flag)?;
+        let file = read(self.file.value(key).cloned(), Origin::File)?;
         self.strongest(key, (flag, file), from_env, check)
     }
 
