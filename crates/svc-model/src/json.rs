@@ -1,9 +1,12 @@
 //! Looks at JSON texts and values without building a tree or a text: characters that are not
 //! stored, length, memory, and depth.
 
-use std::{borrow::Cow, io};
+use std::{borrow::Cow, fmt, io, marker::PhantomData};
 
-use serde::Serialize;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor},
+};
 use serde_json::Value;
 
 /// The escape of U+0000. JSON has no other way to write it.
@@ -124,6 +127,32 @@ fn after_text(mut rest: &[u8]) -> &[u8] {
         }
     }
     &[]
+}
+
+/// Members of an object in their order, also several of one name.
+#[derive(Debug)]
+pub struct OrderedMembers<V>(pub Vec<(String, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for OrderedMembers<V> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct Members<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Members<V> {
+            type Value = OrderedMembers<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(OrderedMembers(members))
+            }
+        }
+        source.deserialize_map(Members(PhantomData))
+    }
 }
 
 #[cfg(test)]

@@ -83,7 +83,8 @@ pub use instance::{
     StartRefusal, StartSettings, is_instance_name,
 };
 pub use json::{
-    NUL_REFUSED, json_bytes, json_has_nul, json_is_deeper, json_weight, json_with_storable_texts,
+    NUL_REFUSED, OrderedMembers, json_bytes, json_has_nul, json_is_deeper, json_weight,
+    json_with_storable_texts,
 };
 pub use list::{
     AgentFilter, GhapFilter, GhapSearch, ListQuery, MessageFilter, PageQuery, PeerFilter,

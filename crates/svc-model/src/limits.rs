@@ -36,8 +36,8 @@ pub const SOURCE_FILE_SERVERS: usize = 256;
 pub const SOURCE_STDERR_BYTES: usize = 64 * 1024;
 /// Unsolicited messages of a server per second. Beyond that, its output waits for the next second.
 pub const SOURCE_MESSAGES: u32 = 1000;
-/// Maximum pause between two fetches of a server's lists while they keep changing.
-pub const SOURCE_REFETCH_PAUSE: Duration = Duration::from_secs(8);
+/// Pause between two fetches of a server's lists while they keep changing.
+pub const SOURCE_REFETCH_PAUSE: Duration = Duration::from_secs(1);
 /// How long a body may stall: of a request until it is rejected (408), of a response until its
 /// reader is disconnected. A stream without events does not stall.
 pub const BODY_STALL: Duration = Duration::from_secs(30);

@@ -2,10 +2,11 @@
 //!
 //! `shell` splits a command line and says what the status of the line means for each command,
 //! `runner` finds the test or build program in it among its wrappers, `tools` knows these programs,
-//! `counts` reads their output, and [`judge`] gives the verdict. All of it takes time linear in its
-//! input.
+//! `counts` reads their output by the patterns in `formats`, and [`judge`] gives the verdict. All of
+//! it takes time linear in its input.
 
 mod counts;
+mod formats;
 mod runner;
 mod shell;
 #[cfg(test)]
@@ -23,8 +24,6 @@ const MAX_SUMMARY_BYTES: usize = 300;
 
 /// Maximum runners of one command for which the output is read.
 const MAX_RUNNERS: usize = 8;
-/// Last lines that are searched for a printed status.
-const STATUS_LINES: usize = 50;
 
 /// A shell command that a client has run, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -150,10 +149,6 @@ fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, 
 }
 
 fn status(run: &ToolRun, found: &NamedRunner) -> Status {
-    let echoed = found.echoed.as_deref().and_then(|before| echoed_status(&run.output, before));
-    if let Some(code) = echoed {
-        return if code == 0 { Status::Succeeded } else { Status::Failed(Some(code)) };
-    }
     match run.exit_code.map_or(run.failed, |code| Some(code != 0)) {
         Some(false) if found.owns_success => Status::Succeeded,
         Some(true) if found.owns_failure => Status::Failed(run.exit_code),
@@ -162,20 +157,11 @@ fn status(run: &ToolRun, found: &NamedRunner) -> Status {
     }
 }
 
-/// The status that `echo "…$?"` printed, after the text `before`.
-fn echoed_status(output: &str, before: &str) -> Option<i32> {
-    output.lines().rev().take(STATUS_LINES).find_map(|line| {
-        let rest = line.trim().strip_prefix(before)?.trim_start();
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..end].parse().ok()
-    })
-}
-
 /// Whether the last line of the tool has all counts, so that cut output cannot hide a failure.
 fn has_one_summary(runner: &str) -> bool {
-    const NAMES: &str = "pytest unittest jest vitest mocha playwright nextest rspec minitest phpunit \
-        ctest gradle mvn ruff mypy pyright";
-    is_one_of(runner, NAMES) || matches!(runner, "node --test" | "deno test" | "bun test")
+    const NAMES: &str =
+        "pytest unittest jest vitest mocha playwright nextest rspec phpunit gradle mvn ruff mypy";
+    is_one_of(runner, NAMES) || matches!(runner, "node --test" | "bun test")
 }
 
 fn summary(runner: Runner, verdict: RunResult, report: &RunReport, why: Option<String>) -> String {

@@ -1,9 +1,11 @@
 //! Which test run, build or check a shell command is, inside its wrappers.
 
-use super::shell::{LineStatus, is_assignment, is_one_of, program, simple_commands, skip_options};
-use super::tools::{NamedRunner, RunKind, direct, not_a_question, one, script_kind};
+use super::shell::{LineStatus, is_assignment, is_one_of, program, simple_commands};
+use super::tools::{NAMES, NamedRunner, RunKind, direct, not_a_question, one, script_kind};
 
 const MAX_WRAPPERS: usize = 16;
+/// Commands of a line that are looked at.
+const MAX_COMMANDS: usize = 2000;
 
 /// The first runner of the most significant kind: tests before a build before a check.
 pub(super) fn foremost(found: &[NamedRunner]) -> Option<&NamedRunner> {
@@ -18,24 +20,51 @@ fn runners_within(command: &str, wrappers: usize) -> Vec<NamedRunner> {
     let commands = simple_commands(command);
     let line = LineStatus::new(&commands);
     let mut all = Vec::new();
-    for (n, simple) in commands.iter().enumerate() {
+    for (n, simple) in commands.iter().take(MAX_COMMANDS).enumerate() {
         let mut inner = unwrap(&simple.words, wrappers);
         if inner.is_empty() {
             continue;
         }
-        // Not inside the loop, because `echoed` takes time linear in the line.
-        let (picked, echoed) = (line.picked(n), line.echoed(n));
+        let picked = line.picked(n);
         for found in &mut inner {
             found.owns_success &= line.success_is_of(n);
             found.owns_failure &= line.failure_is_of(n);
             found.picked |= picked;
-            if found.echoed.is_none() {
-                found.echoed.clone_from(&echoed);
-            }
         }
         all.append(&mut inner);
     }
     all
+}
+
+/// Programs that run the program after their options.
+const WRAPPERS: &str = "env cross-env timeout gtimeout time nice ionice stdbuf sudo doas xargs xvfb-run \
+    nohup exec command setsid uvx npx bunx pnpx";
+/// Programs that do so after a verb: `poetry run pytest`, `docker exec app pytest`.
+const ENVIRONMENTS: &str = "uv poetry pipenv pdm hatch pixi pipx conda bundle mise coverage docker podman \
+    docker-compose kubectl";
+const SHELLS: &str = "bash sh zsh dash ksh";
+const PACKAGE_MANAGERS: &str = "npm pnpm yarn bun node";
+
+/// Whether a word may be a runner or a wrapper of one.
+fn is_program(word: &str) -> bool {
+    let name = program(word);
+    let lists = [NAMES, WRAPPERS, ENVIRONMENTS, SHELLS, PACKAGE_MANAGERS, "make gmake eval"];
+    is_python(name) || lists.iter().any(|list| is_one_of(name, list))
+}
+
+/// The words after options and numbers. A word after an option is taken for its value, unless it is
+/// a program or one of `verbs`.
+fn after_options<'a>(args: &'a [String], verbs: &str) -> &'a [String] {
+    let mut is_value = false;
+    let end = args.iter().position(|word| {
+        let is_option = word.starts_with(['-', '+']) || is_assignment(word);
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        let is_known = is_program(word) || is_one_of(word, verbs);
+        let is_skipped = is_option || is_number || (is_value && !is_known);
+        is_value = is_option;
+        !is_skipped
+    });
+    &args[end.unwrap_or(args.len())..]
 }
 
 /// The runners of a simple command, inside `env`, `timeout`, `uv run`, `bash -c` and the like.
@@ -47,173 +76,106 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
     let Some(wrappers) = wrappers.checked_sub(1) else {
         return Vec::new();
     };
-    let within = |words: &[String]| unwrap(words, wrappers);
-    let after = |valued: &str| within(skip_options(args, valued));
+    let within = |words: &[String]| unwrap(after_options(words, ""), wrappers);
     match name {
-        "env" | "cross-env" => after("-u --unset -C --chdir"),
         "timeout" | "gtimeout" => {
-            let rest = skip_options(args, "-k --kill-after -s --signal");
-            let mut found = within(rest.get(1..).unwrap_or_default());
-            for found in &mut found {
-                found.timed = true;
-            }
+            let mut found = within(args);
+            found.iter_mut().for_each(|found| found.timed = true);
             found
         }
-        "taskset" | "chrt" => within(skip_options(args, "").get(1..).unwrap_or_default()),
-        "time" => after("-f --format -o --output"),
-        "nice" | "ionice" => after("-n -c --adjustment --class"),
-        "stdbuf" => after("-i -o -e"),
-        "sudo" | "doas" => after("-u -g -C -D"),
-        "xargs" => after("-n -P -I -d -L -s -a"),
-        "xvfb-run" => after("-s --server-args -n -e"),
-        "nohup" | "exec" | "command" | "builtin" | "setsid" | "chronic" | "caffeinate"
-        | "unbuffer" | "dotenv" => after("-a -e"),
+        _ if is_one_of(name, WRAPPERS) => within(args),
         "eval" => runners_within(&args.join(" "), wrappers),
-        "bash" | "sh" | "zsh" | "dash" | "ksh" => {
+        _ if is_one_of(name, SHELLS) => {
             let flag = args.iter().position(|word| {
                 word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
             });
             let script = flag.and_then(|flag| args.get(flag + 1));
             script.map_or_else(Vec::new, |script| runners_within(script, wrappers))
         }
-        "docker" | "podman" | "nerdctl" | "docker-compose" | "podman-compose" | "kubectl"
-        | "oc" => in_container(args, wrappers),
-        "uvx" => after("--with --from --python -p"),
-        "uv" | "poetry" | "pipenv" | "pdm" | "hatch" | "rye" | "pixi" | "pipx" | "conda"
-        | "mamba" | "micromamba" | "bundle" | "mise" | "asdf" | "rbenv" | "pyenv" | "direnv"
-        | "coverage" | "nix" => of_environment(name, args, wrappers),
-        "npx" | "bunx" | "pnpx" => after("-p --package -c --call -w --workspace"),
+        _ if is_one_of(name, ENVIRONMENTS) => of_environment(args, wrappers),
         "npm" | "pnpm" | "yarn" | "bun" => of_scripts(name, args, wrappers),
         "node" => of_node(args, wrappers),
-        _ if is_python(name) => of_python(args, wrappers),
+        _ if is_python(name) => match after_options(args, "") {
+            [script, verb, ..] if program(script) == "manage.py" && verb == "test" => {
+                one("unittest", RunKind::Test)
+            }
+            rest => unwrap(rest, wrappers),
+        },
         _ => direct(name, args),
     }
 }
 
-/// `docker compose exec app pytest`, `docker run image pytest`, `kubectl exec pod -- pytest`.
-fn in_container(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    const VALUED: &str = "-e --env -u --user -w --workdir -v --volume -p --publish --name --network \
-        --entrypoint --platform --mount --env-file --index -c -n -m --memory --cpus";
-    let Some(verb) = args.iter().position(|word| matches!(word.as_str(), "exec" | "run")) else {
+/// `poetry run pytest`, `docker run image pytest`, `kubectl exec pod -- pytest`, `hatch run test`.
+fn of_environment(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
+    let verb = args.iter().position(|word| matches!(word.as_str(), "run" | "exec" | "x"));
+    let Some((first, more)) = verb.and_then(|at| after_options(&args[at + 1..], "").split_first())
+    else {
         return Vec::new();
     };
-    let rest = &args[verb + 1..];
-    let target = skip_options(rest, VALUED);
-    let command = skip_options(target.get(1..).unwrap_or_default(), VALUED);
-    unwrap(command, wrappers)
-}
-
-/// Programs that run others in an environment: `poetry run pytest`, `bundle exec rspec`.
-fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    const VALUED: &str = "-n --name -p --prefix --python --with --extra --group --project --directory -C \
-        --env-file --package --from -e --environment --spec --source --rcfile \
-        --with-requirements --only-group --with-editable";
-    let args = skip_options(args, VALUED);
-    let Some((verb, rest)) = args.split_first() else {
-        return Vec::new();
-    };
-    match (name, verb.as_str()) {
-        ("uv", "tool") => of_environment(name, rest, wrappers),
-        ("coverage", "run") => of_python(rest, wrappers),
-        ("direnv", "exec") => unwrap(rest.get(1..).unwrap_or_default(), wrappers),
-        ("nix", "develop" | "shell") => {
-            let command = rest.iter().position(|word| word == "-c" || word == "--command");
-            command.map_or_else(Vec::new, |at| unwrap(&rest[at + 1..], wrappers))
-        }
-        (_, "run" | "exec" | "x") => {
-            let rest = skip_options(rest, VALUED);
-            // `mise exec node@20 -- npm test`
-            let rest = match rest.iter().position(|word| word == "--") {
-                Some(at) if name == "mise" => &rest[at + 1..],
-                _ => rest,
-            };
-            let found = match rest.first().map(String::as_str) {
-                // A module, as for `python -m`.
-                Some("-m") => of_python(rest, wrappers),
-                _ => unwrap(rest, wrappers),
-            };
-            match rest.first() {
-                // A script of the project.
-                Some(script)
-                    if found.is_empty()
-                        && matches!(name, "hatch" | "pdm" | "rye" | "pixi" | "pipenv" | "mise") =>
-                {
-                    script_kind(script).map_or_else(Vec::new, |kind| one("script", kind))
-                }
-                _ => found,
-            }
-        }
-        _ => Vec::new(),
+    if is_program(first) {
+        let verb = verb.unwrap_or_default();
+        return unwrap(after_options(&args[verb + 1..], ""), wrappers);
+    }
+    // The name of a container or a tool, or a script of the project.
+    let found = unwrap(after_options(more, ""), wrappers);
+    match script_kind(first) {
+        Some(kind) if found.is_empty() => one("script", kind),
+        _ => found,
     }
 }
 
 /// Package managers of JavaScript: scripts of the project, or installed programs.
 fn of_scripts(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    const VALUED: &str = "--prefix -w --workspace --filter -F -C --cwd --dir --config --loglevel";
+    const VERBS: &str = "test t tst run run-script exec dlx x workspace workspaces";
     const NO_SCRIPTS: &str = "install i ci add remove why info audit publish init link outdated update \
         up pack create config ls list";
-    let args = skip_options(args, VALUED);
+    let args = after_options(args, VERBS);
     let Some((verb, rest)) = args.split_first() else {
         return Vec::new();
     };
-    let label = |test: &'static str, run: &'static str, kind| {
+    let named = |kind| {
+        let (test, run) = match name {
+            "npm" => ("npm test", "npm run"),
+            "pnpm" => ("pnpm test", "pnpm run"),
+            "yarn" => ("yarn test", "yarn run"),
+            _ => ("bun run", "bun run"),
+        };
         not_a_question(rest, one(if kind == RunKind::Test { test } else { run }, kind))
-    };
-    let named = |kind| match name {
-        "npm" => label("npm test", "npm run", kind),
-        "pnpm" => label("pnpm test", "pnpm run", kind),
-        "yarn" => label("yarn test", "yarn run", kind),
-        _ => label("bun run", "bun run", kind),
     };
     match verb.as_str() {
         "test" if name == "bun" => not_a_question(rest, one("bun test", RunKind::Test)),
         "test" | "t" | "tst" => named(RunKind::Test),
-        "run" | "run-script" | "rum" => {
-            let script = skip_options(rest, VALUED);
-            let Some(script) = script.first() else { return Vec::new() };
-            script_kind(script).map_or_else(Vec::new, named)
+        "run" | "run-script" => {
+            let script = after_options(rest, "").first();
+            script.and_then(|script| script_kind(script)).map_or_else(Vec::new, named)
         }
-        "exec" | "dlx" | "x" => unwrap(skip_options(rest, VALUED), wrappers),
-        "workspace" if name == "yarn" => {
-            of_scripts(name, rest.get(1..).unwrap_or_default(), wrappers)
+        "exec" | "dlx" | "x" => unwrap(after_options(rest, ""), wrappers),
+        "workspace" | "workspaces" if wrappers > 0 => {
+            of_scripts(name, rest.get(1..).unwrap_or_default(), wrappers - 1)
         }
-        "workspaces" | "-r" if name == "yarn" => {
-            let run = rest.iter().position(|word| word == "run");
-            run.map_or_else(Vec::new, |at| of_scripts(name, &rest[at..], wrappers))
-        }
-        verb if is_one_of(verb, NO_SCRIPTS) => Vec::new(),
+        verb if is_one_of(verb, NO_SCRIPTS) || name == "npm" => Vec::new(),
         // pnpm, yarn and bun run scripts and programs without `run`.
-        _ if name != "npm" => {
+        _ => {
             let found = unwrap(args, wrappers);
-            if found.is_empty() && wrappers > 0 {
-                script_kind(verb).map_or_else(Vec::new, named)
-            } else {
-                found
-            }
+            let kind = script_kind(verb).filter(|_| found.is_empty() && wrappers > 0);
+            kind.map_or(found, named)
         }
-        _ => Vec::new(),
     }
 }
 
+/// `node --test`, `node node_modules/jest/bin/jest.js`.
 fn of_node(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    const VALUED: &str = "-r --require --import --loader -C --conditions -e --eval -p --print";
-    let rest = skip_options(args, VALUED);
-    let options = &args[..args.len() - rest.len()];
-    if options.iter().any(|word| word == "--test") {
-        return not_a_question(args, one("node --test", RunKind::Test));
-    }
-    let Some((script, rest)) = rest.split_first() else {
+    let is_script = |word: &&String| word.contains("node_modules");
+    let at = args.iter().position(|word| is_script(&word) || word == "--test");
+    let Some((word, rest)) = at.and_then(|at| args[at..].split_first()) else {
         return Vec::new();
     };
-    let file = program(script);
-    let stem = file.trim_start_matches('_').split('.').next().unwrap_or(file);
-    let runs = script.contains("node_modules")
-        && matches!(stem, "jest" | "vitest" | "mocha" | "tsc" | "eslint" | "playwright");
-    if !runs {
-        return Vec::new();
+    if word == "--test" {
+        return not_a_question(args, one("node --test", RunKind::Test));
     }
-    let mut words = vec![stem.to_owned()];
-    words.extend_from_slice(rest);
+    let file = program(word);
+    let stem = file.trim_start_matches('_').split('.').next().unwrap_or(file);
+    let words: Vec<String> = [stem.to_owned()].into_iter().chain(rest.iter().cloned()).collect();
     unwrap(&words, wrappers)
 }
 
@@ -222,35 +184,4 @@ fn is_python(name: &str) -> bool {
     name == "py"
         || name.eq_ignore_ascii_case("$python")
         || rest.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
-}
-
-fn of_python(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    let mut rest = args;
-    while let Some((word, after)) = rest.split_first() {
-        match word.as_str() {
-            "-m" => {
-                return match after.split_first() {
-                    Some((module, args)) if module == "coverage" => {
-                        of_environment("coverage", args, wrappers.saturating_sub(1))
-                    }
-                    Some((module, args)) if module == "unittest" => {
-                        not_a_question(args, one("unittest", RunKind::Test))
-                    }
-                    Some(_) if wrappers > 0 => unwrap(after, wrappers - 1),
-                    _ => Vec::new(),
-                };
-            }
-            "-c" => return Vec::new(),
-            "-W" | "-X" | "--source" | "--rcfile" => rest = after.get(1..).unwrap_or_default(),
-            _ if word.starts_with('-') => rest = after,
-            _ => {
-                let args: Vec<_> = after.iter().map(String::as_str).collect();
-                return match (program(word), args.first()) {
-                    ("manage.py", Some(&"test")) => one("unittest", RunKind::Test),
-                    _ => Vec::new(),
-                };
-            }
-        }
-    }
-    Vec::new()
 }

@@ -347,23 +347,6 @@ pub(super) fn program(word: &str) -> &str {
     name.strip_suffix(".exe").or_else(|| name.strip_suffix(".cmd")).unwrap_or(name)
 }
 
-/// `words` without leading options. Those in `valued` take the next word.
-pub(super) fn skip_options<'a>(mut words: &'a [String], valued: &str) -> &'a [String] {
-    while let Some((word, rest)) = words.split_first() {
-        if !word.starts_with('-') && !word.starts_with('+') {
-            break;
-        }
-        words = rest;
-        if word == "--" {
-            break;
-        }
-        if is_one_of(word, valued) {
-            words = rest.get(1..).unwrap_or_default();
-        }
-    }
-    words
-}
-
 /// What the status of a line says about each command in it. Two passes make the tables, since a
 /// line may have thousands of commands.
 pub(super) struct LineStatus<'a> {
@@ -374,7 +357,6 @@ pub(super) struct LineStatus<'a> {
     after_another: Vec<Before>,
     /// For each command, whether a later one may fail.
     before_another: Vec<bool>,
-    pipefail: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -385,50 +367,35 @@ struct Before {
 
 impl<'a> LineStatus<'a> {
     pub(super) fn new(commands: &'a [Simple]) -> Self {
-        let sets = |letter: char, name: &str| {
-            commands.iter().any(|simple| {
-                let has_letter = |word: &String| word.starts_with('-') && word.contains(letter);
-                simple.words.first().is_some_and(|word| word == "set")
-                    && simple.words[1..].iter().any(|word| word == name || has_letter(word))
-            })
+        let sets_pipefail = |simple: &Simple| {
+            simple.words.first().is_some_and(|word| word == "set")
+                && simple.words.iter().any(|word| word == "pipefail")
         };
-        // `set -o pipefail` has no letter.
-        let pipefail = sets('\0', "pipefail");
-        let errexit = sets('e', "errexit");
-
-        // From the end: the smallest depth of an operator that hides earlier statuses.
-        let (mut hides, mut pipes) = (usize::MAX, usize::MAX);
-        let mut another = usize::MAX;
+        let pipefail = commands.iter().any(sets_pipefail);
+        // From the end: whether a later operator hides the status, whether a later command may
+        // fail, and the smallest depth of a later pipe.
+        let (mut is_hidden, mut another, mut pipes) = (false, false, usize::MAX);
         let mut hidden = vec![false; commands.len()];
         let mut before_another = vec![false; commands.len()];
         for (n, simple) in commands.iter().enumerate().rev() {
             let next = commands.get(n + 1);
             let exits = next.is_some_and(|next| ends_in_failure(&next.words));
+            let is_piped = !pipefail && simple.then == Then::Pipe;
             match simple.then {
-                Then::Or if exits => {}
-                Then::Next if errexit => {}
-                Then::Or | Then::Background | Then::Next if next.is_some() => {
-                    hides = hides.min(simple.then_depth);
+                Then::Background => is_hidden = true,
+                Then::Next => is_hidden |= next.is_some(),
+                Then::Or => is_hidden |= next.is_some() && !exits,
+                Then::And => {
+                    another |= next.is_some_and(|next| !next.lost && !is_harmless(&next.words));
                 }
-                Then::Background => hides = hides.min(simple.then_depth),
-                _ => {}
+                Then::End | Then::Pipe => {}
             }
-            if simple.then == Then::And
-                && next.is_some_and(|next| !next.lost && !is_harmless(&next.words))
-            {
-                another = another.min(simple.then_depth);
-            }
-            let piped = !pipefail && simple.then == Then::Pipe;
-            hidden[n] = simple.lost
-                || hides <= simple.depth
-                || piped
-                || (!pipefail && pipes < simple.depth);
-            before_another[n] = another <= simple.depth;
-            if piped {
+            hidden[n] = simple.lost || is_hidden || is_piped || pipes < simple.depth;
+            before_another[n] = another;
+            if is_piped {
                 pipes = pipes.min(simple.then_depth);
             }
         }
-
         let mut before = Before::default();
         let mut after_another = Vec::with_capacity(commands.len());
         for simple in commands {
@@ -436,14 +403,11 @@ impl<'a> LineStatus<'a> {
             match simple.then {
                 Then::Or => before.may_skip = true,
                 Then::And if !simple.lost && !is_harmless(&simple.words) => before.may_fail = true,
-                Then::Next if errexit && !is_harmless(&simple.words) => before.may_fail = true,
-                Then::Next if simple.then_depth == 0 => {
-                    before = Before { may_fail: errexit && before.may_fail, ..Before::default() };
-                }
+                Then::Next if simple.then_depth == 0 => before = Before::default(),
                 _ => {}
             }
         }
-        Self { commands, hidden, after_another, before_another, pipefail }
+        Self { commands, hidden, after_another, before_another }
     }
 
     pub(super) fn success_is_of(&self, n: usize) -> bool {
@@ -459,24 +423,6 @@ impl<'a> LineStatus<'a> {
         const PICKS: &str = "head grep egrep rg awk sed cut wc sort uniq jq";
         let pipes = self.commands[n..].windows(2).take_while(|pair| pair[0].then == Then::Pipe);
         pipes.take(8).any(|pair| is_one_of(program(&pair[1].words[0]), PICKS))
-    }
-
-    /// The text before the printed status of a command: `pytest; echo "exit: $?"`.
-    pub(super) fn echoed(&self, n: usize) -> Option<String> {
-        let end = (n..self.commands.len().min(n + 8))
-            .find(|&at| self.commands[at].then != Then::Pipe)
-            .filter(|&at| self.commands[at].then == Then::Next)?;
-        let echo = &self.commands.get(end + 1)?.words;
-        if !matches!(echo.first()?.as_str(), "echo" | "printf") {
-            return None;
-        }
-        let text = echo[1..].join(" ");
-        let of_pipe = "${PIPESTATUS[0]}";
-        let (before, _) = match text.split_once("$?") {
-            Some(split) if end == n || self.pipefail => split,
-            _ => text.split_once(of_pipe)?,
-        };
-        Some(before.trim_start_matches("-e ").trim_start_matches("-n ").trim().to_owned())
     }
 }
 

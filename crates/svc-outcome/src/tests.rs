@@ -45,7 +45,6 @@ fn runner_is_found_inside_its_wrappers() {
         ),
         ("unittest", Test, "python -m unittest discover -s tests ;; python manage.py test cart"),
         ("tox", Test, "tox -e py311"),
-        ("nox", Test, "nox -s tests"),
         (
             "npm test",
             Test,
@@ -68,7 +67,6 @@ fn runner_is_found_inside_its_wrappers() {
         ("bun run", Test, "bun run test"),
         ("mocha", Test, "node_modules/.bin/mocha ;; mocha --recursive"),
         ("node --test", Test, "node --test ;; node --import tsx --test test/*.ts"),
-        ("deno test", Test, "deno test -A"),
         (
             "go test",
             Test,
@@ -95,20 +93,13 @@ fn runner_is_found_inside_its_wrappers() {
         ("gradle", Test, "./gradlew test ;; ./gradlew :app:testDebugUnitTest --tests CartTest"),
         ("gradle", Build, "gradle build ;; gradle build -x test"),
         ("rspec", Test, "rspec ;; bundle exec rspec spec/cart_spec.rb:3"),
-        ("rake test", Test, "bin/rails test ;; rake test"),
-        ("minitest", Test, "ruby -Itest test/cart_test.rb"),
         ("phpunit", Test, "./vendor/bin/phpunit --filter Cart"),
-        ("ctest", Test, "ctest --test-dir build -V"),
-        ("cmake", Build, "cmake --build build"),
         ("make", Test, "make test ;; make -C lib -j 4 check"),
         ("make", Build, "make -j8 ;; make build"),
-        ("just", Test, "just test"),
         ("tsc", Check, "tsc --noEmit ;; npx tsc -p ."),
         ("eslint", Check, "npx eslint src"),
         ("ruff", Check, "ruff check ."),
         ("mypy", Check, "mypy src"),
-        ("swift test", Test, "swift test"),
-        ("bazel test", Test, "bazel test //..."),
     ] {
         for command in commands.split(" ;; ") {
             let runner = runner_of(command).unwrap_or_else(|| panic!("nothing seen in {command}"));
@@ -127,7 +118,7 @@ fn mention_of_a_runner_is_not_a_run() {
         cargo install cargo-nextest ;; pytest --collect-only ;; pytest --co -q ;; \
         pytest --version ;; pytest --help ;; python -m pytest --version ;; \
         cargo test --help ;; cargo test -- --list ;; cargo nextest list ;; \
-        go test -list . ;; npx jest --listTests ;; ctest -N ;; make -n test ;; make clean ;; \
+        go test -list . ;; npx jest --listTests ;; make -n test ;; make clean ;; \
         cat <<END > run.sh\ncargo test\npytest\nEND ;; \
         cat > Makefile <<-'END'\n\ttest:\n\t\tpytest\n\tEND\nls ;; # pytest ;; \
         ls # && pytest ;; test -f pytest && cat pytest ;; which pytest ;; \
@@ -186,7 +177,7 @@ fn status_counts_where_it_is_the_runners_own() {
         ("pytest > log; ls", "log", Some(0), Unknown, NONE),
         ("pytest | tail -1", "", Some(0), Unknown, NONE),
         ("set -o pipefail; pytest | tee log > /dev/null", "", Some(1), Fail, "exit status 1"),
-        ("set -e\npytest > log\nls", "log", Some(0), Pass, "exit status 0"),
+        ("set -e\npytest > log\nls", "log", Some(0), Unknown, NONE),
         ("pytest > log || exit 1", "", Some(0), Pass, "exit status 0"),
         ("if pytest > log; then ls; fi", "", Some(0), Unknown, NONE),
         ("! pytest > log", "", Some(0), Unknown, NONE),
@@ -195,10 +186,7 @@ fn status_counts_where_it_is_the_runners_own() {
         ("bash -c 'pytest > log' || true", "", Some(0), Unknown, NONE),
         ("(pytest > log) | cat", "", Some(0), Unknown, NONE),
         ("pytest > log && git log | head", "", Some(0), Pass, "exit status 0"),
-        ("make test > log; echo \"exit: $?\"", "exit: 2\n", Some(0), Fail, "exit status 2"),
-        ("make test > log; echo \"exit: $?\"", "exit: 0\n", Some(0), Pass, "exit status 0"),
         ("make test | tail -1; echo $?", "0\n", Some(0), Unknown, NONE),
-        ("make test | tail -1; echo ${PIPESTATUS[0]}", "2\n", Some(0), Fail, "exit status 2"),
         ("timeout 5 pytest", "", Some(124), Unknown, "timed out"),
         ("pytest", "pytest: command not found", Some(127), Unknown, "0 tests"),
         ("pytest", "", Some(137), Unknown, "exit status 137"),

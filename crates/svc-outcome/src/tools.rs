@@ -1,8 +1,10 @@
 //! Programs that run tests, builds and checks themselves, by their names and arguments.
 
-use std::path::Path;
+use std::sync::LazyLock;
 
-use super::shell::{is_assignment, is_one_of, program, skip_options};
+use regex_automata::meta::Regex;
+
+use super::shell::is_one_of;
 
 /// Kinds in ascending order of significance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,6 +14,8 @@ pub enum RunKind {
     Build,
     Test,
 }
+
+use RunKind::{Build, Check, Test};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Runner {
@@ -30,8 +34,6 @@ pub(super) struct NamedRunner {
     pub(super) owns_failure: bool,
     /// Whether it runs under `timeout`, whose status 124 is a time-out.
     pub(super) timed: bool,
-    /// The text before its printed status, if the command prints that.
-    pub(super) echoed: Option<String>,
     /// Whether a filter such as `grep` drops lines of its output.
     pub(super) picked: bool,
 }
@@ -42,7 +44,6 @@ pub(super) fn one(name: &'static str, kind: RunKind) -> Vec<NamedRunner> {
         owns_success: true,
         owns_failure: true,
         timed: false,
-        echoed: None,
         picked: false,
     }]
 }
@@ -50,175 +51,95 @@ pub(super) fn one(name: &'static str, kind: RunKind) -> Vec<NamedRunner> {
 /// `found`, or nothing if the arguments ask for help, a version or a list.
 pub(super) fn not_a_question(args: &[String], found: Vec<NamedRunner>) -> Vec<NamedRunner> {
     const QUESTIONS: &str = "--help --version --collect-only --co --fixtures --markers --listTests --list \
-        --list-tests --list-sessions --showConfig --show-config --clearCache --clear-cache \
-        --print-config --init --dry-run --just-print --show-only --setup-plan";
+        --list-tests --showConfig --show-config --clearCache --clear-cache --print-config --init \
+        --dry-run --just-print --setup-plan";
+    let asks = args.iter().any(|arg| is_one_of(arg, QUESTIONS));
     let last_asks = args.last().is_some_and(|word| word == "-h" || word == "help");
-    if has(args, QUESTIONS) || last_asks { Vec::new() } else { found }
+    if asks || last_asks { Vec::new() } else { found }
 }
 
+pub(super) const NAMES: &str = "pytest py.test unittest tox mypy ruff jest vitest mocha _mocha playwright tsc \
+    eslint cargo go dotnet mvn mvnw mvnd gradle gradlew gradlew.bat rspec phpunit phpunit.phar";
+
+/// The program with its arguments. The first pattern that matches counts; without a name the
+/// command runs nothing that counts. `OPTIONS` stands for any options, with values or without.
+const PROGRAMS: [(&str, RunKind, &str); 39] = [
+    ("", Check, r"^(?:pytest|py\.test|mypy) (?:.* )?-V "),
+    ("pytest", Test, r"^(?:pytest|py\.test) "),
+    ("unittest", Test, r"^unittest "),
+    ("", Check, r"^tox (?:.* )?(?:-l|-a|list|config|devenv) "),
+    ("tox", Test, r"^tox "),
+    ("mypy", Check, r"^mypy "),
+    ("ruff", Check, r"^ruff OPTIONScheck |^ruff OPTIONSformat (?:.* )?--(?:check|diff) "),
+    ("jest", Test, r"^jest "),
+    ("", Check, r"^vitest OPTIONS(?:list|init) "),
+    ("vitest", Test, r"^vitest "),
+    ("mocha", Test, r"^_?mocha "),
+    ("playwright", Test, r"^playwright OPTIONStest "),
+    ("", Check, r"^(?:tsc|eslint) (?:.* )?(?:-v|-w|--watch) "),
+    ("tsc", Check, r"^tsc "),
+    ("eslint", Check, r"^eslint "),
+    ("cargo build", Build, r"^cargo OPTIONS(?:test|t|nextest) (?:.* )?--no-run "),
+    ("cargo test", Test, r"^cargo OPTIONS(?:test|t) "),
+    ("nextest", Test, r"^cargo OPTIONSnextest OPTIONS(?:run|r) "),
+    ("cargo build", Build, r"^cargo OPTIONS(?:build|b|rustc) "),
+    ("cargo check", Check, r"^cargo OPTIONS(?:check|c) "),
+    ("cargo clippy", Check, r"^cargo OPTIONSclippy "),
+    ("cargo fmt", Check, r"^cargo OPTIONSfmt (?:.* )?--check "),
+    ("", Check, r"^go OPTIONStest (?:.* )?-list[ =]"),
+    ("go build", Build, r"^go OPTIONStest (?:.* )?-c "),
+    ("go test", Test, r"^go OPTIONStest "),
+    ("go build", Build, r"^go OPTIONS(?:build|install) "),
+    ("go vet", Check, r"^go OPTIONSvet "),
+    ("", Check, r"^dotnet OPTIONStest (?:.* )?-t "),
+    ("dotnet test", Test, r"^dotnet OPTIONS(?:test|vstest) "),
+    ("dotnet build", Build, r"^dotnet OPTIONS(?:build|publish|msbuild) "),
+    ("", Check, r"^(?:mvnw?d?) (?:.* )?-v |^gradlew?(?:\.bat)? (?:.* )?-m "),
+    ("mvn", Build, r"^mvnw?d? (?:.* )?(?:-DskipTests(?:=true)?|-Dmaven\.test\.skip(?:=true)?) "),
+    ("mvn", Test, r"^mvnw?d? (?:.* )?(?:test|verify|install|package|integration-test|deploy) "),
+    ("mvn", Build, r"^mvnw?d? (?:.* )?(?:compile|test-compile) "),
+    ("gradle", Build, r"^gradlew?(?:\.bat)? (?:.* )?build (?:.* )?(?:-x|--exclude-task) \S*test "),
+    (
+        "gradle",
+        Test,
+        r"^gradlew?(?:\.bat)? (?:.* )?(?:check|\S*:check|\S*\b(?:test|connected)\S*|\w*Tests?) ",
+    ),
+    ("gradle", Build, r"^gradlew?(?:\.bat)? (?:.* )?(?:\S*:)?(?:build|assemble|compile|jar)\w* "),
+    ("rspec", Test, r"^rspec "),
+    ("phpunit", Test, r"^phpunit(?:\.phar)? "),
+];
+/// Words of a command that are looked at.
+const MOST_WORDS: usize = 100;
+const OPTIONS: &str = r"(?:[-+]\S+ (?:[^-+ ]\S* )??)*?";
+
 pub(super) fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::{Build, Check, Test};
-    let found = match (name, verb_of(args)) {
-        ("pytest" | "py.test", _) if !has(args, "-V") => one("pytest", Test),
-        ("unittest", _) => one("unittest", Test),
-        ("tox", _) if !has(args, "-l -a list config devenv") => one("tox", Test),
-        ("nox", _) if !has(args, "-l") => one("nox", Test),
-        ("mypy", _) if !has(args, "-V") => one("mypy", Check),
-        ("pyright", _) => one("pyright", Check),
-        ("ruff", Some("check")) => one("ruff", Check),
-        ("ruff", Some("format")) if has(args, "--check --diff") => one("ruff", Check),
-        ("jest", _) => one("jest", Test),
-        ("vitest", verb) if !matches!(verb, Some("list" | "init")) => one("vitest", Test),
-        ("mocha" | "_mocha", _) => one("mocha", Test),
-        ("playwright", Some("test")) => one("playwright", Test),
-        ("tsc", _) if !has(args, "-v -w --watch") => one("tsc", Check),
-        ("eslint", _) if !has(args, "-v") => one("eslint", Check),
-        ("deno", Some("test")) => one("deno test", Test),
-        ("cargo", _) => of_cargo(args),
-        ("go", _) => of_go(args),
-        ("dotnet", Some("test")) if has(args, "-t") => Vec::new(),
-        ("dotnet", Some("test" | "vstest")) => one("dotnet test", Test),
-        ("dotnet", Some("build" | "publish" | "msbuild")) => one("dotnet build", Build),
-        ("mvn" | "mvnw" | "mvnd", _) => of_maven(args),
-        ("gradle" | "gradlew" | "gradlew.bat", _) => of_gradle(args),
-        ("rspec" | "rake" | "rails" | "ruby", _) => of_ruby(name, args),
-        ("phpunit" | "phpunit.phar", _) => one("phpunit", Test),
-        ("php", _) if args.first().is_some_and(|word| is_phpunit(word)) => one("phpunit", Test),
-        ("ctest", _) if !has(args, "-N") => one("ctest", Test),
-        ("cmake", _) if has(args, "--build") && has(args, "test check") => one("ctest", Test),
-        ("cmake", _) if has(args, "--build") => one("cmake", Build),
-        ("make" | "gmake", _) if !has(args, "-n") => of_make(args),
-        ("just", _) if !has(args, "-l -n") => {
-            let words = args.iter().filter(|word| !word.starts_with('-') && !word.contains('='));
-            let kind = words.filter_map(|word| script_kind(word)).max();
-            kind.map_or_else(Vec::new, |kind| one("just", kind))
-        }
-        ("swift", Some("test")) if !has(args, "list") => one("swift test", Test),
-        ("swift", Some("build")) => one("swift build", Build),
-        ("bazel" | "bazelisk", Some("test" | "coverage")) => one("bazel test", Test),
-        ("bazel" | "bazelisk", Some("build")) => one("bazel build", Build),
-        _ => Vec::new(),
+    static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+        let patterns = PROGRAMS.iter().map(|(.., pattern)| pattern.replace("OPTIONS", OPTIONS));
+        patterns.map(|it| Regex::new(&it).expect("is well formed")).collect()
+    });
+    if matches!(name, "make" | "gmake") {
+        return not_a_question(args, of_make(args));
+    }
+    if !is_one_of(name, NAMES) {
+        return Vec::new();
+    }
+    // A bound on the work: what is asked for is among the first words.
+    let words: Vec<&str> = args.iter().take(MOST_WORDS).map(String::as_str).collect();
+    let line = format!("{name} {} ", words.join(" ")).replace("  ", " ");
+    let mut programs = PROGRAMS.iter().zip(PATTERNS.iter());
+    let found = match programs.find(|(_, pattern)| pattern.is_match(&line)) {
+        Some((&("", ..), _)) => Vec::new(),
+        Some((&(name, kind, _), _)) => one(name, kind),
+        None => Vec::new(),
     };
     not_a_question(args, found)
 }
 
-fn is_phpunit(word: &str) -> bool {
-    matches!(program(word), "phpunit" | "phpunit.phar")
-}
-
-fn has(args: &[String], words: &str) -> bool {
-    args.iter().any(|arg| is_one_of(arg, words))
-}
-
-fn verb_of(args: &[String]) -> Option<&str> {
-    args.iter().map(String::as_str).find(|word| !word.starts_with('-'))
-}
-
-fn of_go(args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::{Build, Check, Test};
-    match verb_of(args) {
-        Some("test") if args.iter().any(|arg| arg == "-list" || arg.starts_with("-list=")) => {
-            Vec::new()
-        }
-        Some("test") if has(args, "-c") => one("go build", Build),
-        Some("test") => one("go test", Test),
-        Some("build" | "install") => one("go build", Build),
-        Some("vet") => one("go vet", Check),
-        _ => Vec::new(),
-    }
-}
-
-fn of_ruby(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::Test;
-    if name == "rspec" {
-        return one("rspec", Test);
-    }
-    if name == "ruby" {
-        let is_ruby = |word: &&String| Path::new(word).extension().is_some_and(|end| end == "rb");
-        let file = args.iter().find(is_ruby).map(|word| program(word));
-        let tests = |file: &str| file.ends_with("_test.rb") || file.starts_with("test_");
-        return if file.is_some_and(tests) { one("minitest", Test) } else { Vec::new() };
-    }
-    match verb_of(args) {
-        Some(task) if task == "spec" || task.starts_with("spec:") => one("rspec", Test),
-        Some(task) if task == "test" || task.starts_with("test:") => one("rake test", Test),
-        None if name == "rake" && !has(args, "-T -P") => one("rake test", Test),
-        _ => Vec::new(),
-    }
-}
-
-fn of_cargo(args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::{Build, Check, Test};
-    const VALUED: &str = "--color --config -C -Z --manifest-path --target-dir -p --package";
-    let rest = skip_options(args, VALUED);
-    let Some((verb, rest)) = rest.split_first() else {
-        return Vec::new();
-    };
-    match verb.as_str() {
-        "test" | "t" if has(args, "--no-run") => one("cargo build", Build),
-        "test" | "t" => one("cargo test", Test),
-        "nextest" => match skip_options(rest, VALUED).first().map(String::as_str) {
-            Some("run" | "r") if has(args, "--no-run") => one("cargo build", Build),
-            Some("run" | "r") => one("nextest", Test),
-            _ => Vec::new(),
-        },
-        "build" | "b" | "rustc" => one("cargo build", Build),
-        "check" | "c" => one("cargo check", Check),
-        "clippy" => one("cargo clippy", Check),
-        "fmt" if has(args, "--check") => one("cargo fmt", Check),
-        _ => Vec::new(),
-    }
-}
-
-fn of_maven(args: &[String]) -> Vec<NamedRunner> {
-    const SKIPS: &str = "-DskipTests -DskipTests=true -Dmaven.test.skip=true -Dmaven.test.skip";
-    const TESTS: &str = "test verify install package integration-test surefire:test deploy";
-    if has(args, "-v") {
-        Vec::new()
-    } else if has(args, TESTS) && !has(args, SKIPS) {
-        one("mvn", RunKind::Test)
-    } else if has(args, "compile test-compile package install verify") {
-        one("mvn", RunKind::Build)
-    } else {
-        Vec::new()
-    }
-}
-
-fn of_gradle(args: &[String]) -> Vec<NamedRunner> {
-    if has(args, "-m") {
-        return Vec::new();
-    }
-    let mut kind = None;
-    let mut words = args.iter();
-    while let Some(word) = words.next() {
-        if is_one_of(word, "-x --exclude-task -p -b --tests -I") {
-            words.next();
-            continue;
-        }
-        let task = word.rsplit(':').next().unwrap_or(word);
-        let starts = |starts: &str| starts.split(' ').any(|start| task.starts_with(start));
-        let of_word = if word.starts_with('-') {
-            None
-        } else if task == "check"
-            || starts("test connected")
-            || task.ends_with("Test")
-            || task.ends_with("Tests")
-        {
-            Some(RunKind::Test)
-        } else if starts("build assemble compile") || is_one_of(task, "classes jar") {
-            Some(RunKind::Build)
-        } else if starts("lint checkstyle") || task == "detekt" {
-            Some(RunKind::Check)
-        } else {
-            None
-        };
-        kind = kind.max(of_word);
-    }
-    kind.map_or_else(Vec::new, |kind| one("gradle", kind))
-}
-
 fn of_make(args: &[String]) -> Vec<NamedRunner> {
     let mut targets = Vec::new();
+    if args.iter().any(|word| word == "-n") {
+        return Vec::new();
+    }
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -227,20 +148,17 @@ fn of_make(args: &[String]) -> Vec<NamedRunner> {
             }
             // `-j 4`
             _ if word.bytes().all(|byte| byte.is_ascii_digit()) => {}
-            _ if word.starts_with('-') || is_assignment(word) => {}
+            _ if word.starts_with('-') || word.contains('=') => {}
             target => targets.push(target),
         }
     }
     let kind_of = |target: &&str| match *target {
-        "all" => Some(RunKind::Build),
-        "check" | "distcheck" => Some(RunKind::Test),
+        "all" => Some(Build),
+        "check" | "distcheck" => Some(Test),
         target => script_kind(target),
     };
-    let kind = if targets.is_empty() {
-        Some(RunKind::Build)
-    } else {
-        targets.iter().filter_map(kind_of).max()
-    };
+    let kind =
+        if targets.is_empty() { Some(Build) } else { targets.iter().filter_map(kind_of).max() };
     kind.map_or_else(Vec::new, |kind| one("make", kind))
 }
 
@@ -251,11 +169,11 @@ pub(super) fn script_kind(name: &str) -> Option<RunKind> {
     if any("watch dev serve fix install clean update ui report") {
         None
     } else if any("test tests spec unit e2e integration jest vitest") {
-        Some(RunKind::Test)
+        Some(Test)
     } else if any("lint typecheck types tsc eslint check typescript") {
-        Some(RunKind::Check)
+        Some(Check)
     } else if any("build compile bundle") {
-        Some(RunKind::Build)
+        Some(Build)
     } else {
         None
     }

@@ -10,11 +10,12 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use oauth2::{HttpRequest, HttpResponse};
 use reqwest::{
-    Client, StatusCode, Url,
+    Client, Response, StatusCode, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderValue},
     redirect::{Action, Attempt, Policy},
 };
 use serde_json::Value;
+use svc_sys::telemetry;
 use svc_wire::choose_tls;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -81,17 +82,23 @@ pub(super) fn problem_of(error: reqwest::Error) -> String {
     if error.is_timeout() {
         return "it did not answer in time".to_owned();
     }
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        let more = inner.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
+    telemetry::chain(&error)
+}
+
+/// The first bytes of a body, and whether there are more.
+pub(super) async fn read_body(
+    response: &mut Response,
+    most: usize,
+) -> reqwest::Result<(Vec<u8>, bool)> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        let room = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            return Ok((body, true));
         }
-        cause = inner.source();
     }
-    text
+    Ok((body, false))
 }
 
 /// Deadline of one request.
@@ -149,12 +156,9 @@ async fn send(
     let sending = client.request(parts.method, url.clone()).headers(parts.headers).body(body);
     let answering = async {
         let mut response = sending.send().await.map_err(problem_of)?;
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(problem_of)? {
-            if body.len() + chunk.len() > MAX_ANSWER {
-                return Err("its answer is larger than 1 MiB".to_owned());
-            }
-            body.extend_from_slice(&chunk);
+        let (body, is_cut) = read_body(&mut response, MAX_ANSWER).await.map_err(problem_of)?;
+        if is_cut {
+            return Err("its answer is larger than 1 MiB".to_owned());
         }
         Ok::<_, String>((response.status(), response.headers().clone(), body))
     };

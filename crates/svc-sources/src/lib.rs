@@ -50,6 +50,8 @@ mod auth;
 mod call;
 mod connection;
 mod core;
+#[path = "tests/fuzz.rs"]
+mod fuzz;
 mod http_clients;
 mod instance;
 mod lists;
@@ -61,6 +63,9 @@ mod remote;
 mod resource_tools;
 mod results;
 mod spec;
+#[cfg(test)]
+#[path = "tests/spec.rs"]
+mod spec_for_tests;
 mod stdio;
 mod suspended;
 
@@ -71,9 +76,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use self::core::{CONVERTER, convert_page};
 pub use auth::{LoginOutcome, OpenLogin};
+pub use fuzz::read_message;
 pub use lists::SourceChange;
 pub use manager::{FolderSources, SourceLoginFlow, SourceManager, SourceManagerParts};
-pub use message::read_message;
 pub use metrics::SourceMetrics;
 pub use relay::{CallerSources, RelayTarget};
 pub use resource_tools::resource_tools;

@@ -2,22 +2,17 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
-    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::{
     Map, Value, json,
     value::{RawValue, to_raw_value},
 };
 use svc_core::tools::RequestTrace;
-use svc_model::{limits::SOURCE_MESSAGES, quote};
+use svc_model::{OrderedMembers, limits::SOURCE_MESSAGES, quote};
 use svc_wire::{
     json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, JsonRpcWriter},
     mcp::{Revision, TASKS_EXTENSION, meta},
@@ -108,31 +103,9 @@ impl ServerMessage {
 #[derive(Default)]
 pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
 
-impl<'de> Deserialize<'de> for RawMembers {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct OrderedMembers;
-        impl<'de> Visitor<'de> for OrderedMembers {
-            type Value = RawMembers;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(RawMembers(members))
-            }
-        }
-        source.deserialize_map(OrderedMembers)
-    }
-}
-
 impl RawMembers {
     pub(super) fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        serde_json::from_str(text).ok().map(|OrderedMembers(members)| Self(members))
     }
 
     pub(super) fn into_text(self) -> String {
@@ -162,46 +135,43 @@ pub(super) fn modern_params(params: &str) -> String {
             }),
         ),
     ];
-    let own = own
-        .iter()
-        .filter_map(|(name, value)| Some(((*name).to_owned(), to_raw_value(value).ok()?)));
     let RawMembers(mut members) = RawMembers::parse(params).unwrap_or_default();
-    let at = members.iter().position(|(name, _)| name == "_meta");
-    let written = at.map(|at| members.remove(at).1);
-    let written = written.and_then(|raw| RawMembers::parse(raw.get()));
-    let RawMembers(mut meta) = written.unwrap_or_default();
-    meta.extend(own);
-    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok();
-    members.extend(meta.map(|meta| ("_meta".to_owned(), meta)));
-    RawMembers(members).into_text()
+    members.retain(|(name, value)| name != "_meta" || value.get().starts_with('{'));
+    with_meta(members, own).unwrap_or_default()
 }
 
 /// Params with the trace of the caller's request, unless they have one.
 pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a, str> {
     let named = [("traceparent", &trace.parent), (REQUEST_ID, &trace.request_id)];
-    if named.iter().all(|(_, value)| value.is_none()) {
+    let named = named.into_iter().filter_map(|(name, value)| Some((name, json!(value.as_ref()?))));
+    if named.clone().next().is_none() {
         return Cow::Borrowed(params);
     }
-    let Some(RawMembers(mut members)) = RawMembers::parse(params) else {
-        return Cow::Borrowed(params);
-    };
+    let members = RawMembers::parse(params);
+    let traced = members.and_then(|RawMembers(members)| with_meta(members, named));
+    traced.map_or(Cow::Borrowed(params), Cow::Owned)
+}
+
+/// Params with more members in `_meta`, which stays as it is where it has them; `None` if it is no
+/// object.
+fn with_meta(
+    mut members: Vec<(String, Box<RawValue>)>,
+    more: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Option<String> {
     let at = members.iter().position(|(name, _)| name == "_meta");
-    let written =
-        at.map_or_else(|| Some(RawMembers::default()), |at| RawMembers::parse(members[at].1.get()));
-    let Some(RawMembers(mut meta)) = written else { return Cow::Borrowed(params) };
-    for (name, value) in named {
-        let is_there = meta.iter().any(|(known, _)| known == name);
-        let value = value.as_deref().filter(|_| !is_there).and_then(|it| to_raw_value(it).ok());
-        meta.extend(value.map(|value| (name.to_owned(), value)));
+    let written = at.map_or("{}", |at| members[at].1.get());
+    let RawMembers(mut meta) = RawMembers::parse(written)?;
+    for (name, value) in more {
+        if !meta.iter().any(|(known, _)| known == name) {
+            meta.push((name.to_owned(), to_raw_value(&value).ok()?));
+        }
     }
-    let Ok(meta) = RawValue::from_string(RawMembers(meta).into_text()) else {
-        return Cow::Borrowed(params);
-    };
+    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok()?;
     match at {
         Some(at) => members[at].1 = meta,
         None => members.push(("_meta".to_owned(), meta)),
     }
-    Cow::Owned(RawMembers(members).into_text())
+    Some(RawMembers(members).into_text())
 }
 
 /// The member of `_meta` with the caller's `X-Request-Id`.
@@ -227,26 +197,6 @@ pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) ->
 /// The members of params; empty if they are no object.
 pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
     params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
-}
-
-/// Fuzz target: checks what is parsed of a message, and what of the message is forwarded.
-///
-/// A member that svc does not parse is checked as JSON and forwarded unchanged. It may hold a
-/// number that no `f64` holds, or arrays that are nested deeper than a [`Value`] may be: that is
-/// JSON, too.
-pub fn read_message(text: &str) {
-    let message = ServerMessage::parse(text);
-    assert!(
-        message.is_none() || serde_json::from_str::<IgnoredAny>(text).is_ok(),
-        "a message is JSON: {text}"
-    );
-    if let (Some(members), Ok(read)) = (RawMembers::parse(text), serde_json::from_str(text)) {
-        let passed: Result<Value, _> = serde_json::from_str(&members.into_text());
-        assert_eq!(passed.ok(), Some::<Value>(read), "{text}");
-    }
-    let params = modern_params(text);
-    let params: Result<BTreeMap<String, &RawValue>, _> = serde_json::from_str(&params);
-    assert!(params.is_ok_and(|params| params["_meta"].get().starts_with('{')), "{text}");
 }
 
 /// A request whose response a caller waits for.
@@ -301,12 +251,26 @@ pub(super) enum ConnectionEnd {
     NeedsAuth(String),
     /// The entry is refused, and a retry would not help.
     Refused(String),
+    /// The entry has to be changed.
+    Misconfigured(String),
 }
 
 impl ConnectionEnd {
     pub(super) fn reason(&self) -> &str {
-        let (Self::Fault(reason) | Self::NeedsAuth(reason) | Self::Refused(reason)) = self;
+        let (Self::Fault(reason)
+        | Self::NeedsAuth(reason)
+        | Self::Refused(reason)
+        | Self::Misconfigured(reason)) = self;
         reason
+    }
+
+    pub(super) fn with_reason(&self, reason: String) -> Self {
+        match self {
+            Self::Fault(_) => Self::Fault(reason),
+            Self::NeedsAuth(_) => Self::NeedsAuth(reason),
+            Self::Refused(_) => Self::Refused(reason),
+            Self::Misconfigured(_) => Self::Misconfigured(reason),
+        }
     }
 }
 

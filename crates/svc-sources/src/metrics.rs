@@ -8,7 +8,6 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use svc_core::tools::{ErrorType, Failure, Output};
-use tokio::time::Instant;
 
 /// Metrics of calls to servers. The composition registers them for `/metrics`.
 #[derive(Clone)]
@@ -100,34 +99,3 @@ impl CallOutcome {
 }
 
 pub(super) type ServerCallEnd = (CallOutcome, Result<Output, Failure>);
-
-/// Counts a call when it ends, also one that nobody waits for any more.
-#[derive(Debug)]
-pub(super) struct CallMeter<F: FnMut(CallOutcome, Duration)> {
-    began: Instant,
-    outcome: Option<CallOutcome>,
-    count: F,
-}
-
-impl<F: FnMut(CallOutcome, Duration)> CallMeter<F> {
-    pub(super) fn new(count: F) -> Self {
-        Self { began: Instant::now(), outcome: Some(CallOutcome::Cancelled), count }
-    }
-
-    pub(super) fn end(mut self, outcome: CallOutcome) {
-        self.outcome = Some(outcome);
-    }
-
-    /// Drops the meter without a count: the client is asked, and the call is counted at its end.
-    pub(super) fn ask(mut self) {
-        self.outcome = None;
-    }
-}
-
-impl<F: FnMut(CallOutcome, Duration)> Drop for CallMeter<F> {
-    fn drop(&mut self) {
-        if let Some(outcome) = self.outcome {
-            (self.count)(outcome, self.began.elapsed());
-        }
-    }
-}

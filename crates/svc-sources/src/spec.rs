@@ -82,9 +82,6 @@ pub(super) enum FilledEntry {
 pub(super) struct Variables<'a> {
     /// The secrets that were set for the server. They override the environment.
     pub(super) secrets: &'a BTreeMap<String, String>,
-    /// Secrets that were set for a server of this name at another destination, by name, with that
-    /// destination. The server gets none of them.
-    pub(super) kept_from: &'a BTreeMap<String, String>,
     pub(super) env: &'a Env,
 }
 
@@ -96,17 +93,11 @@ impl Variables<'_> {
     fn env_value(&self, name: &str) -> Option<String> {
         self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
     }
+}
 
-    fn unfilled(&self, field: &str, missing: &MissingVariable) -> String {
-        let name = &missing.0;
-        let text = format!("{field}: the variable {name} is not set, and has no default");
-        match self.kept_from.get(name) {
-            None => text,
-            Some(other) => format!(
-                "{text}; the secret {name} of that name was set for {other}, and goes nowhere else"
-            ),
-        }
-    }
+/// A secret of this name that was set for another destination counts as not set.
+fn unfilled(field: &str, missing: &MissingVariable) -> String {
+    format!("{field}: the variable {} is not set, and has no default", missing.0)
 }
 
 pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
@@ -176,7 +167,7 @@ impl SourceSpec {
         let value_of = |name: &str| given.value_of(name);
         let mut used = Vec::new();
         let mut filled = |field: &str, text: &str| {
-            expand(text, &value_of, &mut used).map_err(|missing| given.unfilled(field, &missing))
+            expand(text, &value_of, &mut used).map_err(|missing| unfilled(field, &missing))
         };
         let url =
             Url::parse(filled("url", url)?.trim()).map_err(|error| format!("url: {error}"))?;
@@ -219,7 +210,7 @@ impl SourceSpec {
         let env_of = |name: &str| given.env_value(name);
         let mut used: Vec<String> = variables.secrets.values().cloned().collect();
         let mut filled = |field: &str, text: &str| {
-            expand(text, &value_of, &mut used).map_err(|missing| given.unfilled(field, &missing))
+            expand(text, &value_of, &mut used).map_err(|missing| unfilled(field, &missing))
         };
         let program = filled("command", command)?;
         let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
@@ -357,24 +348,6 @@ fn headers_of(output: &[u8]) -> Result<(HeaderMap, Vec<String>), String> {
 }
 
 #[cfg(test)]
-impl SourceSpec {
-    /// A server of the person's own configuration.
-    pub(super) fn for_test(name: &str, entry: &Value) -> Self {
-        let destination = svc_model::source::SecretDestination::named("own");
-        Self {
-            key: SourceKey { name: name.to_owned(), project: String::new() },
-            root: None,
-            base: "/base".into(),
-            entry: SourceEntry::parse(entry, true).expect("is good").0,
-            fingerprint: String::new(),
-            approval: None,
-            secrets: String::new(),
-            bearer: SecretBearer { server: name.to_owned(), destination, is_own: true },
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use serde_json::json;
 
@@ -394,7 +367,7 @@ mod tests {
             ("KEY".to_owned(), "secret1".to_owned()),
             ("PATH".to_owned(), "/no".to_owned()),
         ]);
-        let variables = Variables { secrets: &secrets, kept_from: &BTreeMap::new(), env: &env };
+        let variables = Variables { secrets: &secrets, env: &env };
         let filled = spec.fill_command(&variables, None).expect("is filled");
         assert_eq!((filled.program.as_str(), filled.args[0].as_str()), ("cat", "--key=secret1"));
         let mut variables = filled.env.clone();
@@ -408,11 +381,9 @@ mod tests {
         assert_eq!(filled.cwd, PathBuf::from("/base"));
         assert_eq!(filled.redactor.hide("--key=secret1"), "--key=***");
         let none: Env = [("PATH", "/bin")].into_iter().collect();
-        let kept_from = BTreeMap::from([("KEY".to_owned(), "https://a.example".to_owned())]);
-        let variables = Variables { secrets: &BTreeMap::new(), kept_from: &kept_from, env: &none };
+        let variables = Variables { secrets: &BTreeMap::new(), env: &none };
         let problem = spec.fill(&variables, None).expect_err("KEY is missing");
         assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
-        assert!(problem.contains("was set for https://a.example"), "{problem}");
     }
 
     /// The working folder is the caller's project; the program is not looked up in it.
@@ -420,7 +391,7 @@ mod tests {
     fn relative_program_is_of_the_folder_of_its_file() {
         let env: Env = [("PATH", "/bin")].into_iter().collect();
         let nothing = BTreeMap::new();
-        let variables = Variables { secrets: &nothing, kept_from: &nothing, env: &env };
+        let variables = Variables { secrets: &nothing, env: &env };
         for sharing in ["project", "session", "shared"] {
             for (written, program) in
                 [("./srv.sh", "/base/./srv.sh"), ("../c.py", "/base/../c.py"), ("/srv", "/srv")]

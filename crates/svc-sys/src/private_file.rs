@@ -115,12 +115,7 @@ pub fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
 
 /// Opens or creates a file for appending with mode 0600, and removes other users' write permission.
 pub fn append(path: &Path) -> io::Result<File> {
-    let is_pipe = |kind: std::fs::FileType| kind.is_fifo() || kind.is_socket();
-    let pipe = || io::Error::from(untrusted(path, "is not a file", "move it away"));
-    // Opening a pipe would block until its other end is open.
-    if std::fs::symlink_metadata(path).is_ok_and(|meta| is_pipe(meta.file_type())) {
-        return Err(pipe());
-    }
+    // Opening a pipe would block until its other end is open, or fail with this flag.
     let mut options = OpenOptions::new();
     options
         .append(true)
@@ -129,8 +124,8 @@ pub fn append(path: &Path) -> io::Result<File> {
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.open(path).map_err(|error| name_link(path, error))?;
     let meta = file.metadata()?;
-    if is_pipe(meta.file_type()) {
-        return Err(pipe());
+    if meta.file_type().is_fifo() {
+        return Err(untrusted(path, "is not a file", "move it away").into());
     }
     // A device such as /dev/null keeps its owner and mode.
     if meta.is_file() {

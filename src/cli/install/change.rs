@@ -148,7 +148,7 @@ fn check_scopes(context: &Context, wanted: &[String]) -> Result<(), UsageError> 
 /// A note on the scopes that the configuration grants attended sessions, if any.
 fn scopes_note(context: &Context) -> Option<String> {
     let file = FileConfig::load(&context.paths.config_file).ok()?;
-    let scopes = file.sessions.scopes.filter(|scopes| !scopes.is_empty())?;
+    let scopes = file.list("sessions.scopes").filter(|scopes| !scopes.is_empty())?;
     let file = context.paths.config_file.display();
     Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }

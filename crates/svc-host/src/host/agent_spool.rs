@@ -20,8 +20,6 @@ use tokio::sync::{Notify, watch};
 
 /// Bytes pending for the disk at which the host stops reading the agent's output.
 const MAX_PENDING: usize = 1024 * 1024;
-/// Bytes of the file between two entries of the index.
-const INDEX_STEP: u64 = 64 * 1024;
 /// Delay before a retry when the disk is full or broken.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -43,11 +41,8 @@ struct SharedSpool {
 #[derive(Debug, Default)]
 struct Pending {
     bytes: Vec<u8>,
-    /// Offset of the last event, whether written or pending.
-    offset: u64,
-    /// Bytes of all events, whether written or pending.
-    end: u64,
-    index: Vec<SpoolMark>,
+    /// The end of each event's line in the file, whether written or pending.
+    ends: Vec<u64>,
     entries: Vec<EntryMark>,
     error: Option<String>,
     closed: bool,
@@ -59,18 +54,9 @@ pub(super) struct SpoolEnd {
     pub(super) bytes: u64,
 }
 
-/// Index entry: the event after `offset` begins at byte `at`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SpoolMark {
-    pub(super) offset: u64,
-    pub(super) at: u64,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryMark {
     pub(super) offset: u64,
-    at: u64,
-    bytes: u32,
     pub(super) is_of_tool: bool,
 }
 
@@ -84,10 +70,7 @@ impl AgentSpool {
         let shared = Arc::new(SharedSpool {
             file,
             owner,
-            pending: Mutex::new(Pending {
-                index: vec![SpoolMark { offset: 0, at: 0 }],
-                ..Pending::default()
-            }),
+            pending: Mutex::default(),
             work: Condvar::new(),
             room: Notify::new(),
             committed: watch::Sender::new(SpoolEnd::default()),
@@ -111,7 +94,7 @@ impl AgentSpool {
         let mut pending = self.0.lock();
         let pending = &mut *pending;
         let began = pending.bytes.len();
-        let offset = pending.offset + 1;
+        let offset = pending.ends.len() as u64 + 1;
         let written = serde_json::to_writer(&mut pending.bytes, body).map_err(io::Error::other);
         let closing = pending.bytes.pop();
         let rest =
@@ -119,18 +102,13 @@ impl AgentSpool {
         if written.and(rest).is_err() || closing != Some(b'}') {
             // Our values serialise; an event that does not must not leave a partial line.
             pending.bytes.truncate(began);
-            return pending.offset;
+            return offset - 1;
         }
         pending.bytes.push(b'\n');
-        let bytes = pending.bytes.len() - began;
+        let end = pending.position_after(offset - 1) + (pending.bytes.len() - began) as u64;
+        pending.ends.push(end);
         if let Some(is_of_tool) = entry {
-            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            pending.entries.push(EntryMark { offset, at: pending.end, bytes, is_of_tool });
-        }
-        pending.offset = offset;
-        pending.end += bytes as u64;
-        if pending.index.last().is_none_or(|mark| pending.end - mark.at >= INDEX_STEP) {
-            pending.index.push(SpoolMark { offset, at: pending.end });
+            pending.entries.push(EntryMark { offset, is_of_tool });
         }
         self.0.work.notify_one();
         offset
@@ -138,7 +116,8 @@ impl AgentSpool {
 
     /// Bytes of all events, including pending ones.
     pub(super) fn appended(&self) -> u64 {
-        self.0.lock().end
+        let pending = self.0.lock();
+        pending.ends.last().copied().unwrap_or(0)
     }
 
     /// Waits until less than [`MAX_PENDING`] is pending.
@@ -163,7 +142,7 @@ impl AgentSpool {
 
     /// Waits until all events appended so far are on the disk.
     pub(super) async fn settled(&self) {
-        let offset = self.0.lock().offset;
+        let offset = self.0.lock().ends.len() as u64;
         let mut committed = self.committed();
         committed.wait_for(|end| end.offset >= offset).await.ok();
     }
@@ -173,29 +152,9 @@ impl AgentSpool {
         self.0.lock().error.clone()
     }
 
-    /// The position after the event at `offset`, which must be on the disk.
-    pub(super) fn position_after(&self, offset: u64) -> io::Result<u64> {
-        let mark = {
-            let pending = self.0.lock();
-            let next = pending.index.partition_point(|mark| mark.offset <= offset);
-            pending.index[next.saturating_sub(1)]
-        };
-        let (mut at, mut left) = (mark.at, offset.saturating_sub(mark.offset));
-        let mut block = vec![0; 64 * 1024];
-        while left > 0 {
-            let read = self.0.file.read_at(&mut block, at)?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let mut ends = block[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-            let wanted = usize::try_from(left - 1).unwrap_or(usize::MAX);
-            if let Some((end, _)) = ends.nth(wanted) {
-                return Ok(at + end as u64 + 1);
-            }
-            left -= memchr::memchr_iter(b'\n', &block[..read]).count() as u64;
-            at += read as u64;
-        }
-        Ok(at)
+    /// The position after the event at `offset`.
+    pub(super) fn position_after(&self, offset: u64) -> u64 {
+        self.0.lock().position_after(offset)
     }
 
     /// Whole events from `at`, where one begins, to `end`; about `size` bytes.
@@ -215,8 +174,9 @@ impl AgentSpool {
     }
 
     pub(super) fn read_entry(&self, entry: &EntryMark) -> io::Result<Vec<u8>> {
-        let mut line = vec![0; entry.bytes as usize];
-        self.read_at(&mut line, entry.at)?;
+        let (at, end) = (self.position_after(entry.offset - 1), self.position_after(entry.offset));
+        let mut line = vec![0; usize::try_from(end - at).unwrap_or(usize::MAX)];
+        self.read_at(&mut line, at)?;
         Ok(line)
     }
 
@@ -224,6 +184,14 @@ impl AgentSpool {
     pub(super) fn close(&self) {
         self.0.lock().closed = true;
         self.0.work.notify_one();
+    }
+}
+
+impl Pending {
+    /// The position after the event at `offset`; 0 is the beginning.
+    fn position_after(&self, offset: u64) -> u64 {
+        let at = usize::try_from(offset).unwrap_or(usize::MAX).checked_sub(1);
+        at.map_or(0, |at| self.ends[at])
     }
 }
 
@@ -243,7 +211,7 @@ impl SharedSpool {
                 return;
             }
             std::mem::swap(&mut batch, &mut pending.bytes);
-            let offset = pending.offset;
+            let offset = pending.ends.len() as u64;
             drop(pending);
             self.room.notify_waiters();
             let at = self.committed.borrow().bytes;
@@ -288,7 +256,7 @@ mod tests {
         let end = spool.end();
         assert_eq!(end.offset, 5000);
         for after in [0, 1, 499, 2499, 2500, 4998, 4999] {
-            let at = spool.position_after(after).unwrap();
+            let at = spool.position_after(after);
             let mut bytes = vec![0; usize::try_from(end.bytes - at).unwrap()];
             spool.read_at(&mut bytes, at).unwrap();
             let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
@@ -297,7 +265,7 @@ mod tests {
                 "agent_id": "ag_test", "offset": after + 1, "timestamp": "1970-01-01T00:00:00.007Z" });
             assert_eq!(event, expected);
         }
-        assert_eq!(spool.position_after(5000).unwrap(), end.bytes);
+        assert_eq!(spool.position_after(5000), end.bytes);
     }
 
     #[tokio::test]

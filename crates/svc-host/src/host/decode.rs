@@ -157,30 +157,6 @@ pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-/// For the fuzzer: reads a client's requests in one piece and in small pieces.
-pub fn read_socket(bytes: &[u8]) {
-    let whole = values(bytes, bytes.len().max(1));
-    for piece in [1, 7] {
-        assert_eq!(values(bytes, piece), whole, "in pieces of {piece}");
-    }
-    for value in whole.into_iter().flatten() {
-        request_of(value).ok();
-    }
-}
-
-/// The values in bytes that arrive in pieces; `None` for each value that does not parse.
-fn values(bytes: &[u8], piece: usize) -> Vec<Option<Value>> {
-    let mut reader = ValueReader::default();
-    let mut all = Vec::new();
-    for piece in bytes.chunks(piece) {
-        reader.push(piece);
-        while let Some(value) = reader.next_value() {
-            all.push(value.ok());
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -468,7 +468,7 @@ async fn feed(
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend::spec;
+    use super::super::fuzz::spec;
     use super::*;
 
     #[test]

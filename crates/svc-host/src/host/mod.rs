@@ -11,10 +11,11 @@ mod backend;
 mod connection;
 mod decode;
 mod entry;
+#[path = "tests/fuzz.rs"]
+mod fuzz;
 mod reaper;
 mod record;
 mod turn;
 
-pub use backend::read_output;
-pub use decode::read_socket;
 pub use entry::run_if_asked;
+pub use fuzz::{read_output, read_socket};

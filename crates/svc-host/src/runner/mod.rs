@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 use serde_json::Value;
 use svc_client::{Discovery, FollowItem, Follower, with_query};
@@ -23,14 +24,14 @@ use svc_sys::lines::{Line, LineSplitter};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{ChildStderr, ChildStdout};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use program::{
     EventNumbering, OutputFrame, ProcessGroup, active, start_failed, terminal, timestamp,
 };
-use spool::{Spool, SpoolError, SpoolProgress};
+use spool::{Spool, SpoolProgress};
 
 pub(crate) use program::RunExit;
 pub use program::{RunNotice, RunObserver, RunnerChild, Signals, TaskDocument};
@@ -59,18 +60,6 @@ pub struct RunReport {
     pub leftover: Option<PathBuf>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Spool(#[from] SpoolError),
-    #[error(transparent)]
-    Event(#[from] serde_json::Error),
-    #[error("cannot tell how the command ended")]
-    Wait(#[source] io::Error),
-    #[error(transparent)]
-    Panicked(#[from] JoinError),
-}
-
 impl<O: RunObserver> Run<O> {
     /// Creates the spool in `folder`, with its first event.
     pub fn prepare(
@@ -78,7 +67,7 @@ impl<O: RunObserver> Run<O> {
         header: &SpoolHeader,
         discovery: Discovery,
         observer: Arc<O>,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self> {
         let mut spool = Spool::create(folder, header)?;
         let mut numbering = EventNumbering::new(header.run.clone());
         spool.append(&numbering.line("task", &active())?)?;
@@ -96,7 +85,7 @@ impl<O: RunObserver> Run<O> {
         error: &io::Error,
         exit_code: u8,
         max_wait: Duration,
-    ) -> Result<SendOutcome, RunError> {
+    ) -> Result<SendOutcome> {
         self.spool.append(&self.numbering.line("terminal", &start_failed(error, exit_code))?)?;
         let written = self.spool.written;
         let (sender, spool, _) = self.into_sender(max_wait)?;
@@ -115,7 +104,7 @@ impl<O: RunObserver> Run<O> {
         mut child: RunnerChild,
         mut signals: Signals,
         max_wait: Duration,
-    ) -> Result<RunReport, RunError> {
+    ) -> Result<RunReport> {
         let (discovery, observer) = (self.discovery.clone(), Arc::clone(&self.observer));
         let written = self.spool.written;
         let (sender, spool, numbering) = self.into_sender(max_wait)?;
@@ -143,12 +132,12 @@ impl<O: RunObserver> Run<O> {
         let cancel = cancel_requested(discovery, task_seen);
         let (exit, cancelled) =
             supervision.watch(&mut signals, work, cancel, no_task.cancelled()).await;
-        let exit = exit.map_err(RunError::Wait)?;
+        let exit = exit.context("cannot tell how the command ended")?;
         let mut recorder = recording.await?;
         let end = terminal(exit, cancelled);
         let appended = recorder.spool.append(&recorder.numbering.line("terminal", &end)?);
         if let Err(error) = &appended {
-            observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
+            observer.notice(RunNotice::EndNotRecorded { problem: format!("{error:#}") });
         }
         recorder.publish(Some(exit));
         let outcome = tokio::select! {
@@ -185,10 +174,7 @@ impl<O: RunObserver> Run<O> {
         Ok(RunReport { exit, outcome, leftover })
     }
 
-    fn into_sender(
-        self,
-        max_wait: Duration,
-    ) -> Result<(EventSender<O>, Spool, EventNumbering), SpoolError> {
+    fn into_sender(self, max_wait: Duration) -> Result<(EventSender<O>, Spool, EventNumbering)> {
         let Self { discovery, create, spool, numbering, observer } = self;
         let reader = spool.reader()?;
         let sender =
@@ -385,8 +371,9 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Most lines queued between the pipes and the spool.
 const QUEUE: usize = 256;
 const BLOCK: usize = 64 * 1024;
-/// Longest line of one frame, in bytes of JSON text. A request has room for several.
-const MAX_LINE: usize = 256 * 1024;
+/// Longest line of one frame, in bytes; a longer one is split into several. As JSON it may be six
+/// times as long, which fits into a request.
+const MAX_LINE: usize = 128 * 1024;
 
 #[derive(Debug)]
 struct PipeReader<O> {
@@ -473,36 +460,13 @@ impl<O: RunObserver> FrameRecorder<O> {
 }
 
 /// Converts a line of the program to text for frames. A carriage return before the line feed is
-/// dropped, invalid UTF-8 and U+0000 become U+FFFD, and a line over [`MAX_LINE`] is split into
-/// pieces.
+/// dropped, and invalid UTF-8 and U+0000 become U+FFFD.
 fn take(line: Line<'_>, lines: &mut Vec<String>) {
     let bytes = line.bytes;
     let bytes = if line.has_end { bytes.strip_suffix(b"\r").unwrap_or(bytes) } else { bytes };
     // An empty last part of a long line adds nothing.
     if !(line.is_cut && bytes.is_empty()) {
-        pieces(&String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}"), lines);
-    }
-}
-
-/// Splits by the length in JSON, where a control character may take six bytes.
-fn pieces(text: &str, lines: &mut Vec<String>) {
-    let (mut start, mut cost) = (0, 0);
-    for (at, c) in text.char_indices() {
-        let more = json_cost(c);
-        if cost + more > MAX_LINE {
-            lines.push(text[start..at].to_owned());
-            (start, cost) = (at, 0);
-        }
-        cost += more;
-    }
-    lines.push(text[start..].to_owned());
-}
-
-fn json_cost(c: char) -> usize {
-    match c {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-        c if c < ' ' => 6,
-        c => c.len_utf8(),
+        lines.push(String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}"));
     }
 }
 
@@ -561,7 +525,7 @@ mod tests {
         ];
         for text in texts {
             let lines = split(format!("{text}\nnext\n").as_bytes());
-            let fits = |line| serde_json::to_string(line).expect("text").len() <= MAX_LINE + 2;
+            let fits = |line| serde_json::to_string(line).expect("text").len() <= 6 * MAX_LINE + 2;
             assert!(lines.iter().all(fits));
             let (last, pieces) = lines.split_last().expect("there are lines");
             assert!(last == "next" && pieces.concat() == text, "{} pieces", pieces.len());

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -35,22 +36,6 @@ pub struct SpoolHeader {
     pub run: String,
     /// The body of the request that creates the task, with an idempotency key.
     pub create: Value,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    #[error("cannot create {path}")]
-    Create { path: String, source: io::Error },
-    #[error("cannot read {path}")]
-    Read { path: String, source: io::Error },
-    #[error("cannot write {path}: {error}")]
-    Write { path: String, error: io::Error },
-    #[error("{path} belongs to a `svc task run` that is still at it; it sends the rest itself")]
-    InUse { path: String },
-    #[error("{path} is not a spool file")]
-    NotASpool { path: String, source: serde_json::Error },
-    #[error("{path} is of format {version}, this program knows {known}", known = SpoolHeader::VERSION)]
-    UnknownFormat { path: String, version: u32 },
 }
 
 #[derive(Debug)]
@@ -96,27 +81,27 @@ impl SpoolHeader {
 
 impl Spool {
     /// Creates the file of a run with mode 0600, and its folder.
-    pub(crate) fn create(folder: &Path, header: &SpoolHeader) -> Result<Self, SpoolError> {
-        let create = |path: &Path| {
-            let path = path.display().to_string();
-            move |source| SpoolError::Create { path, source }
-        };
-        private_file::prepare_home(folder).map_err(create(folder))?;
+    pub(crate) fn create(folder: &Path, header: &SpoolHeader) -> Result<Self> {
         let path = folder.join(format!("{}.ndjson", header.run));
-        let mut line =
-            serde_json::to_vec(header).map_err(io::Error::other).map_err(create(&path))?;
-        line.push(b'\n');
-        let file = private_file::create_new_held(&path, &line).map_err(create(&path))?;
-        fcntl_setfl(&file, OFlags::APPEND).map_err(io::Error::from).map_err(create(&path))?;
-        Ok(Self { file, path, written: line.len() as u64 })
+        let create = || {
+            private_file::prepare_home(folder)?;
+            let mut line = serde_json::to_vec(header)?;
+            line.push(b'\n');
+            let file = private_file::create_new_held(&path, &line)?;
+            fcntl_setfl(&file, OFlags::APPEND)?;
+            Ok::<_, io::Error>((file, line.len() as u64))
+        };
+        let created = create().with_context(|| format!("cannot create {}", path.display()));
+        let (file, written) = created?;
+        Ok(Self { file, path, written })
     }
 
     /// Appends whole lines. After a failure the file is truncated to its old length; if that fails
     /// too, it ends with a partial line, which readers skip.
-    pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), SpoolError> {
+    pub(super) fn append(&mut self, lines: &[u8]) -> Result<()> {
         if let Err(error) = self.file.write_all(lines) {
             self.file.set_len(self.written).ok();
-            return Err(SpoolError::Write { path: self.path.display().to_string(), error });
+            bail!("cannot write {}: {error}", self.path.display());
         }
         self.written += lines.len() as u64;
         Ok(())
@@ -130,43 +115,45 @@ impl Spool {
         std::fs::remove_file(&self.path).ok();
     }
 
-    pub(super) fn reader(&self) -> Result<SpoolReader, SpoolError> {
+    pub(super) fn reader(&self) -> Result<SpoolReader> {
         let open = || {
             let mut line = Vec::new();
             BufReader::new(private_file::open(&self.path)?).read_until(b'\n', &mut line)?;
-            Ok(SpoolReader::new(private_file::open(&self.path)?, line.len() as u64))
+            Ok::<_, io::Error>(SpoolReader::new(private_file::open(&self.path)?, line.len() as u64))
         };
-        open().map_err(read_failed(&self.path))
+        open().with_context(|| cannot_read(&self.path))
     }
 }
 
 impl LeftoverSpool {
     /// Opens the file unless a run still writes it.
-    pub fn open(path: &Path) -> Result<Self, SpoolError> {
-        let shown = || path.display().to_string();
-        let file = spool::take_over(path, true).map_err(read_failed(path))?;
-        let file = file.ok_or_else(|| SpoolError::InUse { path: shown() })?;
+    pub fn open(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let file = spool::take_over(path, true).with_context(|| cannot_read(path))?;
+        let Some(file) = file else {
+            bail!(
+                "{shown} belongs to a `svc task run` that is still at it; it sends the rest itself"
+            );
+        };
         let mut line = Vec::new();
         // A header is at most as large as the body of a request.
-        BufReader::new(&file)
-            .take(1024 * 1024)
-            .read_until(b'\n', &mut line)
-            .map_err(read_failed(path))?;
+        let read = BufReader::new(&file).take(1024 * 1024).read_until(b'\n', &mut line);
+        read.with_context(|| cannot_read(path))?;
         let header: SpoolHeader = serde_json::from_slice(&line)
-            .map_err(|source| SpoolError::NotASpool { path: shown(), source })?;
-        if header.version != SpoolHeader::VERSION {
-            return Err(SpoolError::UnknownFormat { path: shown(), version: header.version });
+            .with_context(|| format!("{shown} is not a spool file"))?;
+        let known = SpoolHeader::VERSION;
+        if header.version != known {
+            bail!("{shown} is of format {}, this program knows {known}", header.version);
         }
         let offset = line.len() as u64;
-        let reader = SpoolReader::new(private_file::open(path).map_err(read_failed(path))?, offset);
-        let written = spool::last_line_end(&reader.file, offset).map_err(read_failed(path))?;
-        Ok(Self { header, reader, written, lock: file })
+        let own = private_file::open(path).with_context(|| cannot_read(path))?;
+        let written = spool::last_line_end(&own, offset).with_context(|| cannot_read(path))?;
+        Ok(Self { header, reader: SpoolReader::new(own, offset), written, lock: file })
     }
 }
 
-fn read_failed(path: &Path) -> impl FnOnce(io::Error) -> SpoolError {
-    let path = path.display().to_string();
-    move |source| SpoolError::Read { path, source }
+fn cannot_read(path: &Path) -> String {
+    format!("cannot read {}", path.display())
 }
 
 impl SpoolReader {
@@ -501,6 +488,6 @@ mod tests {
         std::fs::write(&path, "{}\n").expect("writes");
         drop(leftover);
         let other = LeftoverSpool::open(&path).expect_err("is no spool file");
-        assert!(matches!(other, SpoolError::NotASpool { .. }), "{other}");
+        assert!(other.to_string().contains("is not a spool file"), "{other}");
     }
 }

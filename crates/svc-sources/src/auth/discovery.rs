@@ -1,8 +1,9 @@
 //! Discovers the authorization server of an MCP server: the challenge of a response, the server's
 //! metadata, and its issuer's metadata.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
+use regex_automata::meta::Regex;
 use reqwest::{
     Url,
     header::{HeaderMap, WWW_AUTHENTICATE},
@@ -233,56 +234,31 @@ impl AuthChallenge {
     }
 }
 
+/// A scheme, or a parameter with its value, which may be quoted.
+static PART: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"([^\s,="]+)\s*(?:=\s*(?:"((?:[^"\\]|\\.)*)(?:"|$)|([^\s,"]*)))?"#)
+        .expect("the pattern is well formed")
+});
+
 /// The parameters of the first `Bearer` challenge of a header, with names in lower case.
 fn bearer_params(text: &str) -> Option<HashMap<String, String>> {
     let mut params = None;
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        let end =
-            rest.find(|c: char| c.is_whitespace() || c == '=' || c == ',').unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end);
-        let after = after.trim_start();
-        if let Some(value) = after.strip_prefix('=').filter(|_| !word.is_empty()) {
-            let (value, more) = param_value(value.trim_start());
-            if let Some(params) = &mut params {
+    for part in PART.captures_iter(text) {
+        let group = |at| part.get_group(at).map(|span| &text[span]);
+        let name = group(1).unwrap_or_default();
+        match (group(2).or(group(3)), &mut params) {
+            (Some(value), Some(params)) => {
                 let params: &mut HashMap<String, String> = params;
-                params.entry(word.to_ascii_lowercase()).or_insert(value);
+                let value = value.replace("\\\"", "\"").replace("\\\\", "\\");
+                params.entry(name.to_ascii_lowercase()).or_insert(value);
             }
-            rest = more;
-        } else {
-            // A scheme begins.
-            if params.is_some() && !word.is_empty() {
-                break;
-            }
-            if word.eq_ignore_ascii_case("bearer") {
-                params = Some(HashMap::new());
-            }
-            // Characters before the first word, such as `=`, belong to no parameter.
-            rest = after.trim_start_matches('=');
+            (Some(_), None) => {}
+            // Another scheme begins.
+            (None, Some(_)) => break,
+            (None, None) => params = name.eq_ignore_ascii_case("bearer").then(HashMap::new),
         }
-        rest = rest.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
     }
     params
-}
-
-fn param_value(text: &str) -> (String, &str) {
-    let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.find(|c: char| c == ',' || c.is_whitespace()).unwrap_or(text.len());
-        return (text[..end].to_owned(), &text[end..]);
-    };
-    let (mut value, mut is_escaped) = (String::new(), false);
-    for (at, c) in quoted.char_indices() {
-        match c {
-            _ if is_escaped => {
-                value.push(c);
-                is_escaped = false;
-            }
-            '\\' => is_escaped = true,
-            '"' => return (value, &quoted[at + 1..]),
-            _ => value.push(c),
-        }
-    }
-    (value, "")
 }
 
 #[cfg(test)]

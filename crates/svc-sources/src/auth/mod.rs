@@ -133,11 +133,11 @@ struct PendingLogin {
     authorization_url: Url,
     state: CsrfToken,
     verifier: PkceCodeVerifier,
-    server: AuthorizationServer,
-    client: OauthClient,
     redirect: RedirectUrl,
-    url: String,
-    scope: Option<String>,
+    /// Whether the redirect names the issuer.
+    names_issuer: bool,
+    /// The login, which has no token yet.
+    login: SourceLogin,
 }
 
 impl PendingLogin {
@@ -167,8 +167,21 @@ impl PendingLogin {
             asking = asking.add_extra_param("prompt", "consent");
         }
         let (authorization_url, state) = asking.url();
-        let url = url.to_string();
-        Ok(Self { authorization_url, state, verifier, server, client, redirect, url, scope })
+        let login = SourceLogin {
+            url: url.to_string(),
+            resource: server.resource,
+            issuer: server.issuer,
+            token_endpoint: server.token_endpoint.to_string(),
+            revocation_endpoint: server.revocation_endpoint.map(|url| url.to_string()),
+            client,
+            access_token: String::new(),
+            refresh_token: None,
+            expires_at: None,
+            lasts: None,
+            scope,
+        };
+        let names_issuer = server.names_itself;
+        Ok(Self { authorization_url, state, verifier, redirect, names_issuer, login })
     }
 
     fn redirect_check(&self) -> RedirectCheck {
@@ -180,16 +193,16 @@ impl PendingLogin {
     }
 
     /// Trades the code of the redirect for the token. The error is for people.
-    async fn finish(self, auth: &SourceAuth, query: &str) -> Result<SourceLogin, String> {
+    async fn finish(mut self, auth: &SourceAuth, query: &str) -> Result<SourceLogin, String> {
         if !self.redirect_check()(query) {
             return Err("the redirect belongs to another login".to_owned());
         }
         // A response in the name of another issuer would get this issuer's code (RFC 9207).
         match param(query, "iss") {
-            Some(issuer) if issuer != self.server.issuer => {
+            Some(issuer) if issuer != self.login.issuer => {
                 return Err("the redirect is of another issuer".to_owned());
             }
-            None if self.server.names_itself => {
+            None if self.names_issuer => {
                 return Err("the redirect does not name its issuer, and should".to_owned());
             }
             _ => {}
@@ -199,16 +212,17 @@ impl PendingLogin {
             return Err(format!("the issuer answered {code}"));
         }
         let code = param(query, "code").ok_or("the redirect has no code")?;
-        let endpoint = TokenUrl::new(self.server.token_endpoint.to_string())
-            .map_err(|error| error.to_string())?;
+        let endpoint =
+            TokenUrl::new(self.login.token_endpoint.clone()).map_err(|error| error.to_string())?;
         let http = sender(auth.clients());
         let given = self
+            .login
             .client
             .at(endpoint)
             .set_redirect_uri(self.redirect)
             .exchange_code(AuthorizationCode::new(code))
             .set_pkce_verifier(self.verifier)
-            .add_extra_param("resource", self.server.resource.clone())
+            .add_extra_param("resource", self.login.resource.clone())
             .request_async(&http)
             .await;
         let given = given.map_err(|error| match failure_of(error) {
@@ -217,21 +231,8 @@ impl PendingLogin {
                 reason.replace("the login is over", "no token was given")
             }
         })?;
-        let mut login = SourceLogin {
-            url: self.url,
-            resource: self.server.resource,
-            issuer: self.server.issuer,
-            token_endpoint: self.server.token_endpoint.to_string(),
-            revocation_endpoint: self.server.revocation_endpoint.map(|url| url.to_string()),
-            client: self.client,
-            access_token: String::new(),
-            refresh_token: None,
-            expires_at: None,
-            lasts: None,
-            scope: self.scope,
-        };
-        login.take(&given, auth.now());
-        Ok(login)
+        self.login.take(&given, auth.now());
+        Ok(self.login)
     }
 }
 

@@ -268,15 +268,6 @@ impl SourceAuth {
         Ok(())
     }
 
-    /// The URL of the stored login, if it differs from `url`.
-    pub(crate) async fn other_url(&self, url: &reqwest::Url) -> Option<String> {
-        let mut login = self.login.lock().await;
-        let own = self.read(&mut login).ok()?.as_ref()?;
-        let origin = || reqwest::Url::parse(&own.url).ok().map(|url| url.origin());
-        let origin = (own.url != url.as_str()).then(origin).flatten()?;
-        Some(origin.ascii_serialization())
-    }
-
     pub(super) async fn granted(&self) -> Option<String> {
         let mut login = self.login.lock().await;
         self.read(&mut login).ok()?.as_ref()?.scope.clone()

@@ -1,17 +1,14 @@
 //! `WebFetch`: each address, also that of a redirect, is resolved once and checked, and the
-//! connection uses the checked addresses. A page becomes Markdown in a process with bounds; one
-//! with too deep a nesting becomes plain text, since the converter recurses for each level.
+//! connection uses the checked addresses. A page becomes Markdown in a process with bounds.
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process::{ExitCode, Stdio},
-    rc::Rc,
     time::Duration,
 };
 
-use htmd::{HtmlToMarkdown, Node};
-use markup5ever_rcdom::NodeData;
+use htmd::HtmlToMarkdown;
 use reqwest::{Client, Url, header, redirect};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use schemars::JsonSchema;
@@ -21,7 +18,10 @@ use svc_model::quote;
 use svc_wire::choose_tls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::field_error;
+use crate::{
+    field_error,
+    http_clients::{problem_of, read_body},
+};
 
 const MAX_REDIRECTS: usize = 10;
 
@@ -81,7 +81,7 @@ async fn follow(input: &FetchArguments, allow_private: bool) -> Result<FetchResu
     for _ in 0..=MAX_REDIRECTS {
         let client = client_for(&url, allow_private).await?;
         let reply = client.get(url.clone()).send().await.map_err(|error| {
-            unavailable(format!("url: {} cannot be fetched: {}", url, source_of(&error)))
+            unavailable(format!("url: {url} cannot be fetched: {}", problem_of(error)))
         })?;
         let target =
             reply.headers().get(header::LOCATION).filter(|_| reply.status().is_redirection());
@@ -92,15 +92,6 @@ async fn follow(input: &FetchArguments, allow_private: bool) -> Result<FetchResu
         url = checked(target.as_str())?;
     }
     Err(unavailable(format!("url: more than {MAX_REDIRECTS} redirects")))
-}
-
-/// The last cause, which is the specific one.
-fn source_of(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(source) = last.source() {
-        last = source;
-    }
-    last.to_string()
 }
 
 fn checked(text: &str) -> Result<Url, ToolError> {
@@ -143,7 +134,7 @@ async fn client_for(url: &Url, allow_private: bool) -> Result<Client, ToolError>
         .resolve_to_addrs(plain, &addresses)
         .user_agent(concat!("svc/", env!("CARGO_PKG_VERSION")))
         .build();
-    client.map_err(|error| unavailable(format!("url: {}", source_of(&error))))
+    client.map_err(|error| unavailable(format!("url: {}", problem_of(error))))
 }
 
 async fn read(
@@ -155,17 +146,8 @@ async fn read(
     let kind = reply.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind =
         kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let (mut body, mut truncated) = (Vec::new(), false);
-    let failed =
-        |error: reqwest::Error| unavailable(format!("url: it broke off: {}", source_of(&error)));
-    while let Some(part) = reply.chunk().await.map_err(failed)? {
-        let room = max_bytes - body.len();
-        body.extend_from_slice(&part[..part.len().min(room)]);
-        if part.len() > room {
-            truncated = true;
-            break;
-        }
-    }
+    let failed = |error| unavailable(format!("url: it broke off: {}", problem_of(error)));
+    let (body, truncated) = read_body(&mut reply, max_bytes).await.map_err(failed)?;
     let is_html = matches!(kind.as_str(), "text/html" | "application/xhtml+xml")
         || (kind.is_empty() && body.trim_ascii_start().starts_with(b"<!"));
     if !is_html && body.iter().take(8192).any(|byte| *byte == 0) {
@@ -224,8 +206,6 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
 
 /// The first argument of this program when it converts a page.
 pub const CONVERTER: &str = "convert-page";
-/// Deepest nesting that is converted.
-const MAX_DEPTH: usize = 256;
 /// CPU time of a conversion, in seconds.
 const SECONDS: u64 = 10;
 /// Most memory of a conversion, in bytes.
@@ -234,9 +214,9 @@ const MEMORY: u64 = 1024 * 1024 * 1024;
 /// Elements without text for a reader.
 const LEFT_OUT: [&str; 7] = ["script", "style", "noscript", "template", "svg", "iframe", "head"];
 
-/// Converts a page in a process of its own with bounds of time and memory: parsers of HTML take
-/// quadratic time for some pages, and the author of a page may choose such a one. The fallback is
-/// the text between the tags.
+/// Converts a page in a process of its own with bounds of time, memory and stack: parsers of HTML
+/// take quadratic time for some pages, the converter recurses for each level of a page, and the
+/// author of a page may choose such a one. The fallback is the text between the tags.
 pub(crate) async fn markdown_of(html: String) -> String {
     let converted = tokio::time::timeout(Duration::from_secs(SECONDS * 2), in_process(&html)).await;
     match converted {
@@ -279,7 +259,8 @@ async fn in_process(html: &str) -> io::Result<String> {
 pub fn convert_page() -> ExitCode {
     use std::io::{Read as _, Write as _};
 
-    for (resource, most) in [(Resource::Cpu, SECONDS), (Resource::As, MEMORY)] {
+    let bounds = [(Resource::Cpu, SECONDS), (Resource::As, MEMORY), (Resource::Core, 0)];
+    for (resource, most) in bounds {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         if setrlimit(resource, limit).is_err() {
             return ExitCode::FAILURE;
@@ -310,40 +291,7 @@ fn strip_tags(html: &str) -> String {
 
 fn convert(html: &str) -> String {
     let converter = HtmlToMarkdown::builder().skip_tags(LEFT_OUT.to_vec()).build();
-    let Ok(tree) = converter.html_to_tree(html) else { return String::new() };
-    if depth(&tree) > MAX_DEPTH {
-        return text_of(&tree);
-    }
-    converter.tree_to_markdown(&tree)
-}
-
-fn depth(tree: &Rc<Node>) -> usize {
-    let (mut deepest, mut open) = (0, vec![(Rc::clone(tree), 1)]);
-    while let Some((node, level)) = open.pop() {
-        deepest = deepest.max(level);
-        open.extend(node.children.borrow().iter().map(|child| (Rc::clone(child), level + 1)));
-    }
-    deepest
-}
-
-/// The text of a page, without its structure.
-fn text_of(tree: &Rc<Node>) -> String {
-    let (mut text, mut open) = (String::new(), vec![Rc::clone(tree)]);
-    while let Some(node) = open.pop() {
-        match &node.data {
-            NodeData::Text { contents } => {
-                let contents = contents.borrow();
-                let mut words = contents.split_whitespace().peekable();
-                while let Some(word) = words.next() {
-                    text.push_str(word);
-                    text.push(if words.peek().is_some() { ' ' } else { '\n' });
-                }
-            }
-            NodeData::Element { name, .. } if LEFT_OUT.contains(&&*name.local) => {}
-            _ => open.extend(node.children.borrow().iter().rev().map(Rc::clone)),
-        }
-    }
-    text
+    converter.convert(html).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -423,12 +371,5 @@ mod tests {
             assert_eq!(convert(html).trim(), expected, "{html}");
         }
         assert_eq!(strip_tags("a <b>c\n d</b><i"), "a c d i");
-    }
-
-    #[test]
-    fn too_deeply_nested_page_becomes_plain_text() {
-        let (open, close) = ("<div>".repeat(1000), "</div>".repeat(1000));
-        let deep = format!("{open}one<script>no</script> two{close}");
-        assert_eq!(convert(&deep), "one\ntwo\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `Grep` and `Glob`, and the rules of `.gitignore` and `.ignore`. Those files are untrusted, as
+//! `Grep` and `Glob`, and the rules of `.gitignore`. Those files are untrusted, as
 //! they belong to the searched tree: one that is no small regular file has no rules.
 
 use std::{
@@ -16,7 +16,7 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch,
 };
 use ignore::{
-    Match, WalkBuilder,
+    WalkBuilder,
     gitignore::{Gitignore, GitignoreBuilder},
     overrides::OverrideBuilder,
     types::TypesBuilder,
@@ -375,28 +375,13 @@ pub(super) struct IgnoreRules {
 
 #[derive(Debug)]
 struct FolderRules {
-    /// From `.ignore`. They override the others.
-    of_ignore: Gitignore,
-    of_git: Gitignore,
-    /// From `.git/info/exclude`. The others override them.
-    of_exclude: Gitignore,
-    /// Git's rules from above a repository do not apply in it.
+    rules: Gitignore,
+    /// Rules from above a repository do not apply in it.
     is_repository: bool,
 }
 
-impl FolderRules {
-    fn read(folder: &Path) -> Self {
-        Self {
-            of_ignore: rules_of(folder, ".ignore"),
-            of_git: rules_of(folder, ".gitignore"),
-            of_exclude: rules_of(folder, ".git/info/exclude"),
-            is_repository: folder.join(".git").exists(),
-        }
-    }
-}
-
-fn rules_of(folder: &Path, name: &str) -> Gitignore {
-    let path = folder.join(name);
+fn rules_of(folder: &Path) -> Gitignore {
+    let path = folder.join(".gitignore");
     // Links are not followed, as in git: a link may lead anywhere.
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
     if !is_file {
@@ -422,29 +407,21 @@ impl IgnoreRules {
         if let Some(known) = lock(&self.by_folder).get(folder) {
             return Arc::clone(known);
         }
-        let rules = Arc::new(FolderRules::read(folder));
+        let is_repository = folder.join(".git").exists();
+        let rules = Arc::new(FolderRules { rules: rules_of(folder), is_repository });
         Arc::clone(lock(&self.by_folder).entry(folder.to_owned()).or_insert(rules))
     }
 
-    /// Whether a path is ignored. For each kind of file the rules of the nearest folder win.
+    /// Whether a path is ignored. The rules of the nearest folder win.
     pub(super) fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
-        let (mut of_ignore, mut of_git, mut of_exclude) = (Match::None, Match::None, Match::None);
-        let mut is_inside = true;
         for folder in path.ancestors().skip(1) {
-            let rules = self.of_folder(folder);
-            let matched = |rules: &Gitignore| rules.matched(path, is_folder).map(|_| ());
-            if of_ignore.is_none() {
-                of_ignore = matched(&rules.of_ignore);
+            let own = self.of_folder(folder);
+            let matched = own.rules.matched(path, is_folder);
+            if own.is_repository || !matched.is_none() {
+                return matched.is_ignore();
             }
-            if is_inside && of_git.is_none() {
-                of_git = matched(&rules.of_git);
-            }
-            if is_inside && of_exclude.is_none() {
-                of_exclude = matched(&rules.of_exclude);
-            }
-            is_inside &= !rules.is_repository;
         }
-        of_ignore.or(of_git).or(of_exclude).is_ignore()
+        false
     }
 }
 
@@ -544,19 +521,16 @@ mod tests {
     fn ignore_files_by_table() {
         let (folder, inside, bounds) = tree();
         let write = |name: &str, text: &str| put(&inside.join(name), text);
-        // Above the repository git's rules do not apply, but those of `.ignore` do.
+        // Rules from above the repository do not apply.
         put(&folder.path().join(".gitignore"), "*.rs\n");
-        put(&folder.path().join(".ignore"), "b.txt\n");
-        write(".git/info/exclude", "excluded\n");
-        for name in ["excluded", "sub/build/x", "sub/keep.log", "sub/drop.log", "sub/deep/one"] {
+        write(".git/HEAD", "ref: refs/heads/main\n");
+        for name in ["sub/ignored", "sub/build/x", "sub/keep.log", "sub/drop.log", "sub/deep/one"] {
             write(name, "fn one");
         }
-        write("sub/.gitignore", "# no rule\n*.log\n!keep.log\nbuild/\n/deep\n!excluded\n");
-        write("sub/.ignore", "!ignored\n");
-        write("sub/ignored", "fn one");
+        write("sub/.gitignore", "# no rule\n*.log\n!keep.log\nbuild/\n/deep\n!ignored\n");
         let paths = globbed(&bounds, json!({ "pattern": "**" }));
         let expected =
-            ["a.rs", "binary", "leak.rs", "sub/c.rs", "sub/ignored", "sub/keep.log", "up"];
+            ["a.rs", "b.txt", "binary", "leak.rs", "sub/c.rs", "sub/ignored", "sub/keep.log", "up"];
         assert_eq!(paths, expected);
         let paths = globbed(&bounds, json!({ "pattern": "**", "path": "sub" }));
         assert_eq!(paths, ["sub/c.rs", "sub/ignored", "sub/keep.log"]);
@@ -587,7 +561,7 @@ mod tests {
         };
         let kinds: [&dyn Fn(&Path); 3] = [&pipe, &endless, &sparse];
         for make in kinds {
-            for name in [".ignore", ".gitignore", ".git/info/exclude", "sub/.ignore"] {
+            for name in [".gitignore", "sub/.gitignore"] {
                 let path = inside.join(name);
                 fs::create_dir_all(path.parent().expect("has one")).expect("is made");
                 fs::remove_file(&path).ok();

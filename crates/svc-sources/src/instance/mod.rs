@@ -26,12 +26,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::start::{
-    Running, ServerStarter, SourceInstanceStatus, StartFailure, WatchedResource, WatchedStreams,
+    Running, ServerStarter, SourceInstanceStatus, WatchedResource, WatchedStreams, end_of,
 };
 use super::{
     connection::SourceConnection,
     lists::{FetchedLists, fetch},
     lock,
+    message::ConnectionEnd,
     spec::SourceSpec,
     stdio::ServerLog,
 };
@@ -170,23 +171,23 @@ impl Supervisor {
             failures += 1;
             let name = &self.starter.parts.spec.key.name;
             let (state, reason, next) = match failure {
-                StartFailure::Misconfigured(reason) => {
+                ConnectionEnd::Misconfigured(reason) => {
                     let next = format!(
                         "correct the entry, set the variable where the daemon is started, or keep its value with svc mcp secret set {name} KEY"
                     );
                     (SourceState::Misconfigured, reason, next)
                 }
-                StartFailure::NeedsAuth(reason) => {
+                ConnectionEnd::NeedsAuth(reason) => {
                     (SourceState::NeedsAuth, reason, format!("svc mcp login {name}"))
                 }
-                StartFailure::Refused(reason) => {
+                ConnectionEnd::Refused(reason) => {
                     (SourceState::Failed, reason, "correct its entry, and reconnect it".to_owned())
                 }
-                StartFailure::Failed(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
+                ConnectionEnd::Fault(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
                     let next = "see what it says, correct its entry, and reconnect it";
                     (SourceState::Failed, reason, next.to_owned())
                 }
-                StartFailure::Failed(reason) => {
+                ConnectionEnd::Fault(reason) => {
                     if self.pause(reason, failures).await {
                         failures = 0;
                     }
@@ -266,12 +267,12 @@ impl Supervisor {
 
     /// Watches a working server until it ends, and returns the reason; `None` if a restart was
     /// requested. `failures` is the number of failed starts in a row before this one.
-    async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
+    async fn watch(&self, mut running: Running, failures: u32) -> Option<ConnectionEnd> {
         let began = Instant::now();
         // Subscribed first: a caller may change the lists as soon as the status says connected.
         let mut changes = running.changes.clone();
         let bound = self.starter.parts.spec.entry.startup_timeout;
-        let (mut pace, mut refetch_at) = (RefetchBackoff::new(), None);
+        let (mut fetched_at, mut refetch_at) = (None, None);
         self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
         self.show_problem(&running, running.list_problem.clone()).await;
         let is_wanted_anew = loop {
@@ -282,7 +283,9 @@ impl Supervisor {
                 () = running.link.ended() => break false,
                 changed = changes.changed(), if refetch_at.is_none() => {
                     if changed.is_ok() {
-                        refetch_at = Some(pace.due(Instant::now()));
+                        // A change after a quiet time is fetched at once, more of them later.
+                        let earliest = fetched_at.map(|at: Instant| at + SOURCE_REFETCH_PAUSE);
+                        refetch_at = Some(earliest.unwrap_or(began).max(Instant::now()));
                     }
                 }
                 () = until(refetch_at), if refetch_at.is_some() => {
@@ -299,7 +302,7 @@ impl Supervisor {
                         }
                     };
                     self.take_lists(&running, fetched).await;
-                    pace.note(Instant::now());
+                    fetched_at = Some(Instant::now());
                 }
             }
         };
@@ -319,9 +322,8 @@ impl Supervisor {
             });
         }
         let end = self.starter.end(running, false).await;
-        (!is_wanted_anew).then(|| {
-            StartFailure::from_end(&connection, || end.unwrap_or_else(|| "it ended".to_owned()))
-        })
+        (!is_wanted_anew)
+            .then(|| end_of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
     }
 }
 
@@ -341,39 +343,6 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Delays between two refetches of lists that go on changing: none after a quiet time, then this
-/// one, doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-
-/// When the lists of a server are fetched again: at once after a quiet time, then with a growing
-/// delay while they go on changing.
-#[derive(Debug)]
-struct RefetchBackoff {
-    pause: Duration,
-    fetched: Option<Instant>,
-}
-
-impl RefetchBackoff {
-    const fn new() -> Self {
-        Self { pause: FIRST_PAUSE, fetched: None }
-    }
-
-    /// When to fetch after a change at `now`. Changes until then are covered.
-    fn due(&self, now: Instant) -> Instant {
-        self.fetched.map_or(now, |fetched| now.max(fetched + self.pause))
-    }
-
-    fn note(&mut self, now: Instant) {
-        self.pause = match self.fetched {
-            Some(fetched) if now < fetched + self.pause * 4 => {
-                (self.pause * 2).min(SOURCE_REFETCH_PAUSE)
-            }
-            _ => FIRST_PAUSE,
-        };
-        self.fetched = Some(now);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,24 +356,5 @@ mod tests {
             assert!(pauses.iter().all(|pause| range.contains(pause)), "{pauses:?}");
             assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
         }
-    }
-
-    #[test]
-    fn refetch_backs_off_while_lists_keep_changing() {
-        let start = Instant::now();
-        let mut pace = RefetchBackoff::new();
-        assert_eq!(pace.due(start), start, "the first one at once");
-        let (mut now, mut fetches) = (start, 0);
-        while now < start + Duration::from_mins(2) {
-            now = pace.due(now);
-            pace.note(now);
-            fetches += 1;
-        }
-        assert!(fetches < 25, "{fetches}");
-        // A change after a quiet time is fetched at once.
-        let later = now + Duration::from_mins(1);
-        assert_eq!(pace.due(later), later);
-        pace.note(later);
-        assert_eq!(pace.due(later), later + FIRST_PAUSE);
     }
 }

@@ -140,27 +140,15 @@ impl SourceLink {
     }
 }
 
-pub(super) enum StartFailure {
-    /// The server's entry has to be changed.
-    Misconfigured(String),
-    /// A retry may succeed.
-    Failed(String),
-    /// A person has to log in.
-    NeedsAuth(String),
-    /// A retry would not help.
-    Refused(String),
-}
-
-impl StartFailure {
-    /// The transport's reason, else `other`.
-    pub(super) fn from_end(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
-        let hide = |reason: &str| connection.hide(reason).into_owned();
-        match connection.end() {
-            None => Self::Failed(other()),
-            Some(ConnectionEnd::Fault(reason)) => Self::Failed(hide(reason)),
-            Some(ConnectionEnd::NeedsAuth(reason)) => Self::NeedsAuth(hide(reason)),
-            Some(ConnectionEnd::Refused(reason)) => Self::Refused(hide(reason)),
-        }
+/// Why a server ended: the transport's reason, else `other`.
+pub(super) fn end_of(
+    connection: &SourceConnection,
+    other: impl FnOnce() -> String,
+) -> ConnectionEnd {
+    let hide = |reason: &str| connection.hide(reason).into_owned();
+    match connection.end() {
+        None => ConnectionEnd::Fault(other()),
+        Some(end) => end.with_reason(hide(end.reason())),
     }
 }
 
@@ -173,10 +161,10 @@ pub(super) struct ServerStarter {
 }
 
 impl ServerStarter {
-    pub(super) async fn start(&self) -> Result<Running, StartFailure> {
+    pub(super) async fn start(&self) -> Result<Running, ConnectionEnd> {
         let parts = &self.parts;
         let _permit = tokio::select! {
-            () = self.stop.cancelled() => return Err(StartFailure::Failed("it is to end".to_owned())),
+            () = self.stop.cancelled() => return Err(ConnectionEnd::Fault("it is to end".to_owned())),
             permit = parts.starts.acquire() => permit,
         };
         let (kept, unread) = match parts.vault.kept() {
@@ -186,11 +174,11 @@ impl ServerStarter {
             Err(error) => (KeptSecrets::default(), Some(error.to_string())),
         };
         let bearer = &parts.spec.bearer;
-        let (secrets, kept_from) = (kept.given_to(bearer), kept.kept_from(bearer));
-        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: &parts.env };
+        let secrets = kept.given_to(bearer);
+        let variables = Variables { secrets: &secrets, env: &parts.env };
         let filled = parts.spec.fill(&variables, parts.project.as_deref());
         let filled =
-            filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)))?;
+            filled.map_err(|problem| ConnectionEnd::Misconfigured(unread.unwrap_or(problem)))?;
         let (link, connection) = match filled {
             FilledEntry::Command(filled) => {
                 let (link, connection) = self.start_process(filled).await?;
@@ -211,7 +199,7 @@ impl ServerStarter {
                 // Its helper may take long.
                 let link = tokio::select! {
                     () = self.stop.cancelled() => {
-                        return Err(StartFailure::Failed("it is to end".to_owned()));
+                        return Err(ConnectionEnd::Fault("it is to end".to_owned()));
                     }
                     link = RemoteLink::start(filled.kind, endpoint, messages) => link,
                 };
@@ -235,7 +223,7 @@ impl ServerStarter {
             Err(problem) => {
                 let connection = Arc::clone(&running.connection);
                 let end = self.end(running, true).await;
-                Err(StartFailure::from_end(&connection, || {
+                Err(end_of(&connection, || {
                     end.map_or(problem.clone(), |end| with_end(&problem, &end))
                 }))
             }
@@ -245,18 +233,18 @@ impl ServerStarter {
     async fn start_process(
         &self,
         filled: FilledCommand,
-    ) -> Result<(ProcessLink, Arc<SourceConnection>), StartFailure> {
+    ) -> Result<(ProcessLink, Arc<SourceConnection>), ConnectionEnd> {
         let parts = &self.parts;
         let mark = new_secret().split_at(32).0.to_owned();
         let FilledCommand { program, args, env, cwd, redactor } = filled;
         let args = parts.containers.prepare(&program, args, &env, &mark);
-        let args = args.map_err(|error| StartFailure::Failed(format!("its container: {error}")))?;
+        let args = args.map_err(|error| ConnectionEnd::Fault(format!("its container: {error}")))?;
         let command = ServerCommand { program, args, env, cwd, mark: mark.clone() };
         let (process, pipes) = match ServerProcess::start(command).await {
             Ok(started) => started,
             Err(problem) => {
                 parts.containers.end(&mark).await;
-                return Err(StartFailure::Failed(redactor.hide(&problem).into_owned()));
+                return Err(ConnectionEnd::Fault(redactor.hide(&problem).into_owned()));
             }
         };
         let noted = parts.services.sources.note_process(
@@ -270,7 +258,7 @@ impl ServerStarter {
             process.end().await;
             parts.containers.end(&mark).await;
             let text = format!("its process cannot be put on record: {error}");
-            return Err(StartFailure::Failed(text));
+            return Err(ConnectionEnd::Fault(text));
         }
         let (connection, messages) = SourceConnection::new(redactor, parts.root.clone());
         tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin).boxed());

@@ -299,8 +299,8 @@ impl SourceLoginFlow<'_> {
         let Self { manager, key } = self;
         let spec = manager.spec(key).ok_or("it may not run")?;
         let kept = manager.vault().kept().map_err(|error| error.to_string())?;
-        let (secrets, kept_from) = (kept.given_to(&spec.bearer), kept.kept_from(&spec.bearer));
-        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: manager.env() };
+        let secrets = kept.given_to(&spec.bearer);
+        let variables = Variables { secrets: &secrets, env: manager.env() };
         let filled = spec.fill(&variables, spec.root.as_deref())?;
         let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
             (&spec.entry.transport, filled)
@@ -309,12 +309,6 @@ impl SourceLoginFlow<'_> {
         };
         if filled.headers.contains_key(reqwest::header::AUTHORIZATION) {
             return Err("its entry has an Authorization header, which is what counts".to_owned());
-        }
-        if let Some(other) = kept_from.get(CLIENT_SECRET).filter(|_| oauth.client_id.is_some()) {
-            return Err(format!(
-                "its secret {CLIENT_SECRET} was set for {other}, and goes nowhere else: svc mcp secret set {} {CLIENT_SECRET}",
-                key.name
-            ));
         }
         let port = port.or(oauth.callback_port).unwrap_or(0);
         let request = LoginInput {

@@ -20,6 +20,7 @@ use svc_model::{Caller, source::SourceState};
 use svc_sys::config::sources::{
     KeptSecrets, SourceChoices, SourcePlan, SourceStanding, project_files,
 };
+use tokio::time::Instant;
 
 use super::{
     FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager, SourceTools,
@@ -29,7 +30,7 @@ use crate::{
     call::{ServerRequest, SharedWith, shared_with, unavailable},
     instance::Instance,
     lists::{OfferedTools, OpenServer, tools_of},
-    metrics::{CallMeter, CallOutcome},
+    metrics::CallOutcome,
     relay::CallerSources,
     run_blocking,
     spec::SourceSpec,
@@ -360,7 +361,7 @@ fn server_tools(
                 };
                 let shown = format!("{}__{own_name}", spec.key.name);
                 let request = ServerRequest::tool(&own_name, &traits, arguments);
-                let meter = meter(&manager, &spec, &own_name, &call);
+                let meter = CallMeter::new(manager.clone(), &spec, &own_name, &call);
                 let Some(instance) = manager.instance(&spec, shared_with(&spec, &call)) else {
                     meter.end(CallOutcome::Unavailable);
                     let text = format!("{} is turned off or gone", spec.key.name);
@@ -389,8 +390,9 @@ fn core_tools(manager: &SourceManager, spec: &Arc<SourceSpec>) -> SourceTools {
         let run = move |call: Call, arguments| {
             let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
             async move {
-                let meter =
-                    manager.upgrade().map(|manager| meter(&manager, &spec, tool.name(), &call));
+                let meter = manager
+                    .upgrade()
+                    .map(|manager| CallMeter::new(manager, &spec, tool.name(), &call));
                 let caller = call.caller.clone();
                 let answer = tool.call(call, arguments).await;
                 if let Some(meter) = meter {
@@ -407,24 +409,46 @@ fn core_tools(manager: &SourceManager, spec: &Arc<SourceSpec>) -> SourceTools {
     SourceTools { tools: Arc::new(tools.collect()), problems: Vec::new() }
 }
 
-/// Counts a call and reports it as an event when it ends. `tool` is the server's own name.
-fn meter(
-    manager: &SourceManager,
-    spec: &Arc<SourceSpec>,
-    tool: &str,
-    call: &Call,
-) -> CallMeter<impl FnMut(CallOutcome, Duration) + use<>> {
-    let session = call.session.as_deref().or(call.caller.session()).map(str::to_owned);
-    let (manager, spec, tool) = (manager.clone(), Arc::clone(spec), tool.to_owned());
-    CallMeter::new(move |outcome: CallOutcome, took: Duration| {
-        manager.0.metrics.count(&spec.key.name, &tool, outcome.as_str(), took);
+/// Counts a call and reports it as an event when it ends, also one that nobody waits for any more.
+struct CallMeter {
+    manager: SourceManager,
+    spec: Arc<SourceSpec>,
+    /// The server's own name of the tool.
+    tool: String,
+    session: Option<String>,
+    began: Instant,
+    outcome: Option<CallOutcome>,
+}
+
+impl CallMeter {
+    fn new(manager: SourceManager, spec: &Arc<SourceSpec>, tool: &str, call: &Call) -> Self {
+        let session = call.session.as_deref().or(call.caller.session()).map(str::to_owned);
+        let (spec, tool, outcome) = (Arc::clone(spec), tool.to_owned(), CallOutcome::Cancelled);
+        Self { manager, spec, tool, session, began: Instant::now(), outcome: Some(outcome) }
+    }
+
+    fn end(mut self, outcome: CallOutcome) {
+        self.outcome = Some(outcome);
+    }
+
+    /// Drops the meter without a count: the client is asked, and the call is counted at its end.
+    fn ask(mut self) {
+        self.outcome = None;
+    }
+}
+
+impl Drop for CallMeter {
+    fn drop(&mut self) {
+        let Some(outcome) = self.outcome else { return };
+        let (state, took) = (&self.manager.0, self.began.elapsed());
+        state.metrics.count(&self.spec.key.name, &self.tool, outcome.as_str(), took);
         let event = CallEvent {
-            tool: tool.clone(),
+            tool: std::mem::take(&mut self.tool),
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             outcome: outcome.as_str(),
-            session: session.clone(),
+            session: self.session.take(),
         };
         // In a flood calls are counted, but their events may be dropped.
-        manager.0.events.try_send((spec.key.clone(), event)).ok();
-    })
+        state.events.try_send((self.spec.key.clone(), event)).ok();
+    }
 }

@@ -125,7 +125,6 @@ impl SourceManager {
             write_calls(manager.services().clone(), calls).boxed(),
             write_moves(manager.services().clone(), moves).boxed(),
             sweep_files(manager.clone()).boxed(),
-            end_idle_instances(manager.clone()).boxed(),
             manager.clone().watch_files().boxed(),
             end_with_sessions(manager.clone()).boxed(),
         ];
@@ -236,9 +235,13 @@ async fn sweep_files(manager: SourceManager) {
 }
 
 /// When a session ends, ends what runs for it alone: background commands and its own instances.
+/// Ends instances of sessions that were not called for long, too.
 async fn end_with_sessions(manager: SourceManager) {
     loop {
         tokio::time::sleep(SESSION_LOOK).await;
+        end_instances(&manager, |serves, instance| {
+            is_of_session(serves, instance) && instance.silent_for() >= SESSION_SILENCE
+        });
         let mut sessions = manager.0.core.sessions();
         {
             let state = manager.state();
@@ -268,16 +271,6 @@ fn end_instances(manager: &SourceManager, is_over: impl Fn(&str, &Instance) -> b
     let over = state.instances.extract_if(|(_, serves), instance| is_over(serves, instance));
     for (_, instance) in over {
         manager.0.ending.spawn(async move { instance.end().await }.boxed());
-    }
-}
-
-/// Ends instances of sessions that were not called for long.
-async fn end_idle_instances(manager: SourceManager) {
-    loop {
-        tokio::time::sleep(Duration::from_secs(30)).await;
-        end_instances(&manager, |serves, instance| {
-            is_of_session(serves, instance) && instance.silent_for() >= SESSION_SILENCE
-        });
     }
 }
 

@@ -20,7 +20,7 @@ use svc_wire::{
 use crate::{
     auth::{AuthChallenge, RenewalFailure, SourceAuth},
     connection::SourceConnection,
-    http_clients::{HttpClients, problem_of},
+    http_clients::{HttpClients, problem_of, read_body},
     message::{ConnectionEnd, RequestLoss},
     spec::HeadersHelper,
     stdio::MAX_MESSAGE,
@@ -92,12 +92,12 @@ impl RemoteEndpoint {
                     is_renewed = true;
                 }
                 StatusCode::UNAUTHORIZED => {
-                    return Err(self.refused(&credential, challenge).await);
+                    return Err(self.refused(&credential, challenge));
                 }
                 StatusCode::FORBIDDEN
                     if response.headers().contains_key(WWW_AUTHENTICATE) && challenge.is_auth() =>
                 {
-                    return Err(self.refused(&credential, challenge).await);
+                    return Err(self.refused(&credential, challenge));
                 }
                 status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
                     let text =
@@ -193,7 +193,7 @@ impl RemoteEndpoint {
         })
     }
 
-    async fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
+    fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
         let lacks_scope = challenge.lacks_scope();
         let reason = match sent {
             SentCredential::Fixed => {
@@ -209,16 +209,7 @@ impl RemoteEndpoint {
             return self.end(ConnectionEnd::Fault(reason.to_owned()));
         }
         self.auth.note(challenge);
-        let other = match sent {
-            SentCredential::Nothing => self.auth.other_url(&self.url).await,
-            _ => None,
-        };
-        self.end(ConnectionEnd::NeedsAuth(match other {
-            Some(other) => {
-                format!("{reason}; the login that is kept is for {other}, and goes nowhere else")
-            }
-            None => reason.to_owned(),
-        }))
+        self.end(ConnectionEnd::NeedsAuth(reason.to_owned()))
     }
 
     /// Ends the connection; the request was not carried out.
@@ -239,12 +230,9 @@ const MAX_REFUSAL: usize = 64 * 1024;
 pub(super) async fn document(mut response: Response) -> Result<String, BrokenDocument> {
     let unusable = |reason: &str| BrokenDocument { reason: reason.to_owned(), is_cut: false };
     let cut = |error| BrokenDocument { reason: problem_of(error), is_cut: true };
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(cut)? {
-        if body.len() + chunk.len() > MAX_MESSAGE {
-            return Err(unusable("it sent a message of more than 16 MiB"));
-        }
-        body.extend_from_slice(&chunk);
+    let (body, is_longer) = read_body(&mut response, MAX_MESSAGE).await.map_err(cut)?;
+    if is_longer {
+        return Err(unusable("it sent a message of more than 16 MiB"));
     }
     String::from_utf8(body).map_err(|_| unusable("it sent a message that is no UTF-8"))
 }
@@ -258,13 +246,7 @@ pub(super) struct BrokenDocument {
 
 /// The body of a refusal, up to the bound.
 pub(super) async fn refusal_body(mut response: Response) -> String {
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        if body.len() + chunk.len() > MAX_REFUSAL {
-            break;
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let (body, _) = read_body(&mut response, MAX_REFUSAL).await.unwrap_or_default();
     String::from_utf8_lossy(&body).into_owned()
 }
 

@@ -10,6 +10,7 @@ use svc_model::{
     AgentInstance, InstanceStatus, InstanceView, StartAllowance, StartRate,
     agent::{AgentBackend, PermissionMode},
     is_instance_name,
+    source::{MissingVariable, expand},
 };
 
 use super::Env;
@@ -217,12 +218,10 @@ fn read_instance(
             return Err(wrong(field, "has a zero byte".to_owned()));
         }
     }
-    for (variable, text) in &raw.env {
+    let is_wrong = |variable: &&String| variable.is_empty() || variable.contains(['=', '\0']);
+    if let Some(variable) = raw.env.keys().find(is_wrong) {
         let field = format!("env.{variable}");
-        if variable.is_empty() || variable.contains(['=', '\0']) {
-            return Err(wrong(&field, "is not the name of a variable".to_owned()));
-        }
-        expand(text, &|_| Some(String::new())).map_err(|problem| wrong(&field, problem.clone()))?;
+        return Err(wrong(&field, "is not the name of a variable".to_owned()));
     }
     let permission =
         raw.permission.as_deref().map(word("ask, accept_edits, bypass or deny")).transpose();
@@ -304,9 +303,10 @@ fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<(InstanceStatus, S
     }
     let value_of = |name: &str| env.os(name).and_then(OsStr::to_str).map(str::to_owned);
     for (name, text) in &mut instance.env {
-        match expand(text, &value_of) {
+        match expand(text, &value_of, &mut Vec::new()) {
             Ok(expanded) => *text = expanded,
-            Err(problem) => {
+            Err(MissingVariable(missing)) => {
+                let problem = format!("the variable {missing} is not set for the daemon");
                 return Some((InstanceStatus::Misconfigured, format!("env.{name}: {problem}")));
             }
         }
@@ -315,27 +315,6 @@ fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<(InstanceStatus, S
     let reason = || format!("there is no program `{program}` on the daemon's PATH");
     let found = has_program(program, instance.cwd.as_deref(), env);
     (!found).then(|| (InstanceStatus::BinaryMissing, reason()))
-}
-
-/// Replaces each `${VAR}` with its value. Fails if a variable is not set.
-fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
-    let mut expanded = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${") {
-        expanded.push_str(before);
-        let (name, left) = after.split_once('}').ok_or_else(|| "a `${` has no `}`".to_owned())?;
-        let is_name = !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if !is_name {
-            return Err(format!("`${{{name}}}` names no variable"));
-        }
-        let value = value_of(name)
-            .ok_or_else(|| format!("the variable {name} is not set for the daemon"))?;
-        expanded.push_str(&value);
-        rest = left;
-    }
-    expanded.push_str(rest);
-    Ok(expanded)
 }
 
 /// Accepts a relative path without `cwd`, as it is relative to the agent's folder, which is not
@@ -399,8 +378,7 @@ mod tests {
             ("backend = 'claude'\nallow_env = ['REVIEW', 'LD_PRELOAD']", "x.allow_env"),
             ("backend = 'claude'\nallow_env = ['A=B']", "x.allow_env"),
             ("backend = 'claude'\nturn_end = 'x'", "x.turn_end"),
-            ("backend = 'claude'\nenv = { A = '${B' }", "x.env.A"),
-            ("backend = 'claude'\nenv = { A = '${}' }", "x.env.A"),
+            ("backend = 'claude'\nenv = { 'A=B' = 'x' }", "x.env.A=B"),
             ("backend = 'claude'\nfailover_to = ['x']", "x.failover_to"),
             ("backend = 'claude'\nfailover_to = ['nobody']", "x.failover_to"),
             ("backend = 'claude'\ntimeout = 3", "timeout"),

@@ -1,157 +1,37 @@
 //! The TOML file: every key is optional, and unknown keys are refused.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use svc_model::BudgetKind;
 
 use super::ConfigError;
 use super::setting::{each, scope};
 use crate::private_file;
 
-/// `config.toml` as written; [`Config`](super::Config) documents the keys.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+// The keys by the form of their values; `Config` documents them.
+const TEXTS: &str = "token_file log_level log_format default_agent daemon.name team.away store.url \
+    store.password_file store.schema store.listen approvals.attended hooks.wake \
+    sessions.visibility sources.expose sources.registry";
+const LISTS: &str = "listen allowed_host allowed_origin proxy_user sessions.allow sessions.scopes \
+    sources.import sources.tool_call wake.off";
+const NUMBERS: &str = "store.max_bytes store.max_connections store.connect_timeout \
+    retention.max_age_days retention.max_bytes retention.messages_days retention.tasks_days \
+    hooks.cold_wait hooks.check_in sessions.max_ping_pong sources.max_result_bytes \
+    sources.max_kept_bytes";
+const SWITCHES: &str = "no_auth hooks.context hooks.sub_agents";
+
+/// `config.toml` as written.
+#[derive(Debug, Clone, Default)]
 pub struct FileConfig {
-    pub listen: Option<Vec<String>>,
-    pub no_auth: Option<bool>,
-    pub allowed_host: Option<Vec<String>>,
-    pub allowed_origin: Option<Vec<String>>,
-    pub proxy_user: Option<Vec<String>>,
-    /// A relative path is relative to this file's folder.
-    pub token_file: Option<PathBuf>,
-    pub log_level: Option<String>,
-    pub log_format: Option<String>,
-    pub daemon: DaemonSection,
-    pub team: TeamSection,
-    pub store: StoreSection,
-    pub retention: RetentionSection,
-    pub approvals: ApprovalsSection,
-    pub hooks: HooksSection,
-    pub sessions: SessionsSection,
-    pub sources: SourcesSection,
-    pub wake: WakeSection,
-    /// Keyed by the last part of the budget kind's key.
-    pub budget: BTreeMap<String, u64>,
+    /// The settings, by dotted key.
+    values: BTreeMap<String, Value>,
     /// `[agents.<instance>]`: each entry is read alone, so that an invalid one leaves the others
     /// valid.
-    pub agents: BTreeMap<String, toml::Value>,
-    pub default_agent: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DaemonSection {
-    pub name: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TeamSection {
-    pub away: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StoreSection {
-    pub max_bytes: Option<u64>,
-    pub url: Option<String>,
-    /// A relative path is relative to this file's folder.
-    pub password_file: Option<PathBuf>,
-    pub schema: Option<String>,
-    pub max_connections: Option<u64>,
-    pub connect_timeout: Option<u64>,
-    pub listen: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RetentionSection {
-    pub max_age_days: Option<u64>,
-    pub max_bytes: Option<u64>,
-    pub messages_days: Option<u64>,
-    pub tasks_days: Option<u64>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HooksSection {
-    pub cold_wait: Option<u64>,
-    pub check_in: Option<u64>,
-    pub context: Option<bool>,
-    pub sub_agents: Option<bool>,
-    pub wake: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WakeSection {
-    pub off: Option<Vec<String>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApprovalsSection {
-    pub attended: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SessionsSection {
-    pub visibility: Option<String>,
-    pub allow: Option<Vec<String>>,
-    pub max_ping_pong: Option<u32>,
-    pub scopes: Option<Vec<String>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(try_from = "BTreeMap<String, serde_json::Value>")]
-pub struct SourcesSection {
-    pub expose: Option<String>,
-    pub import: Option<Vec<String>>,
-    pub max_result_bytes: Option<u64>,
-    pub max_kept_bytes: Option<u64>,
-    pub registry: Option<String>,
-    pub tool_call: Option<Vec<String>>,
+    pub(super) agents: BTreeMap<String, toml::Value>,
     /// One table per child MCP server; an invalid table leaves the others valid.
-    servers: BTreeMap<String, serde_json::Value>,
-}
-
-impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
-    type Error = String;
-
-    fn try_from(mut keys: BTreeMap<String, serde_json::Value>) -> Result<Self, String> {
-        fn take<T: DeserializeOwned>(
-            keys: &mut BTreeMap<String, serde_json::Value>,
-            key: &str,
-            rule: &str,
-        ) -> Result<Option<T>, String> {
-            let wrong = |_| format!("sources.{key}: must be {rule}");
-            keys.remove(key).map(|value| serde_json::from_value(value).map_err(wrong)).transpose()
-        }
-        const BYTES: &str = "a number of bytes";
-        let expose = take(&mut keys, "expose", "search or all")?;
-        let import = take(&mut keys, "import", "a list of clients' names")?;
-        let tool_call = take(&mut keys, "tool_call", "a list of globs")?;
-        let result_bytes: Option<NonZeroU64> = take(&mut keys, "max_result_bytes", BYTES)?;
-        let kept_bytes: Option<NonZeroU64> = take(&mut keys, "max_kept_bytes", BYTES)?;
-        let registry = take(&mut keys, "registry", "a URL")?;
-        if let Some((name, _)) = keys.iter().find(|(_, value)| !value.is_object()) {
-            return Err(format!("sources.{name}: is no key; a server is a table"));
-        }
-        Ok(Self {
-            expose,
-            import,
-            max_result_bytes: result_bytes.map(NonZeroU64::get),
-            max_kept_bytes: kept_bytes.map(NonZeroU64::get),
-            registry,
-            tool_call,
-            servers: keys,
-        })
-    }
+    servers: BTreeMap<String, Value>,
 }
 
 impl FileConfig {
@@ -169,38 +49,86 @@ impl FileConfig {
         let text = private_file::read_settings(path).ok().flatten().unwrap_or_default();
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let token = table.get("token_file").and_then(toml::Value::as_str);
-        let token_file = token.and_then(|token| Some(path.parent()?.join(token)));
-        Self { token_file, ..Self::default() }
+        let values = token.map(|token| ("token_file".to_owned(), json!(token)));
+        Self { values: values.into_iter().collect(), ..Self::default() }
     }
 
-    /// `path` is for error messages and for relative paths in the file.
+    /// `path` is for error messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let bad = |problem: String| ConfigError::File { path: path.to_path_buf(), problem };
-        let trimmed = |error: &toml::de::Error| error.to_string().trim_end().to_owned();
-        let document = toml::Deserializer::parse(text).map_err(|error| bad(trimmed(&error)))?;
-        let mut file: Self = serde_path_to_error::deserialize(document).map_err(|error| {
-            let key = error.path().to_string();
-            let problem = trimmed(error.inner());
-            if key == "." { bad(problem) } else { bad(format!("key `{key}`: {problem}")) }
-        })?;
-        let is_kind = |name: &String| {
-            BudgetKind::ALL.iter().any(|kind| kind.key() == format!("budget.{name}"))
-        };
-        if let Some(name) = file.budget.keys().find(|name| !is_kind(name)) {
-            return Err(bad(format!("key `budget.{name}`: there is no such key")));
+        let mut table: toml::Table =
+            toml::from_str(text).map_err(|error| bad(error.to_string().trim_end().to_owned()))?;
+        let mut file = Self::default();
+        match table.remove("agents") {
+            None => {}
+            Some(toml::Value::Table(agents)) => file.agents = agents.into_iter().collect(),
+            Some(_) => return Err(bad("key `agents`: must be a table".to_owned())),
         }
-        if let Some(folder) = path.parent() {
-            for named in [&mut file.token_file, &mut file.store.password_file] {
-                *named = named.take().map(|named| folder.join(named));
+        for (section, value) in table {
+            match (section.as_str(), json!(value)) {
+                ("sources", Value::Object(members)) => {
+                    for (name, value) in members {
+                        let key = format!("sources.{name}");
+                        if form_of(&key).is_some() {
+                            file.take(key, value).map_err(bad)?;
+                        } else if value.is_object() {
+                            file.servers.insert(name, value);
+                        } else {
+                            return Err(bad(format!("{key}: is no key; a server is a table")));
+                        }
+                    }
+                }
+                (_, Value::Object(members)) => {
+                    for (name, value) in members {
+                        file.take(format!("{section}.{name}"), value).map_err(bad)?;
+                    }
+                }
+                (_, value) => file.take(section, value).map_err(bad)?,
             }
         }
         Ok(file)
     }
 
-    pub(in crate::config) fn source_entries(
-        &self,
-    ) -> impl Iterator<Item = (&String, &serde_json::Value)> {
-        self.sources.servers.iter()
+    fn take(&mut self, key: String, value: Value) -> Result<(), String> {
+        let (form, is_right) =
+            form_of(&key).ok_or_else(|| format!("key `{key}`: there is no such key"))?;
+        if !is_right(&value) {
+            return Err(format!("key `{key}`: must be {form}"));
+        }
+        self.values.insert(key, value);
+        Ok(())
+    }
+
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// The list at a key; `None` if the key is not in the file.
+    pub fn list(&self, key: &str) -> Option<Vec<String>> {
+        serde_json::from_value(self.value(key)?.clone()).ok()
+    }
+
+    pub(in crate::config) fn source_entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.servers.iter()
+    }
+}
+
+/// The form of a key's value, and whether a value has it; `None` if there is no such key.
+fn form_of(key: &str) -> Option<(&'static str, fn(&Value) -> bool)> {
+    let has = |keys: &str| keys.split(' ').any(|known| known == key);
+    if has(TEXTS) {
+        Some(("a text", Value::is_string))
+    } else if has(SWITCHES) {
+        Some(("true or false", Value::is_boolean))
+    } else if has(NUMBERS) || BudgetKind::ALL.iter().any(|kind| kind.key() == key) {
+        Some(("a number, not below 0", Value::is_u64))
+    } else if has(LISTS) {
+        let is_list = |value: &Value| {
+            value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
+        };
+        Some(("a list of texts", is_list))
+    } else {
+        None
     }
 }
 
@@ -220,7 +148,7 @@ impl SessionScopes {
             return fixed.clone();
         }
         let written = match FileConfig::load(&self.file) {
-            Ok(file) => file.sessions.scopes.unwrap_or_default(),
+            Ok(file) => file.list("sessions.scopes").unwrap_or_default(),
             Err(error) => {
                 tracing::warn!(%error, "a new session gets no scopes");
                 return Vec::new();
@@ -247,7 +175,6 @@ mod tests {
             ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
             ("[hooks]\ncheck_in = \"often\"", "hooks.check_in"),
             ("[sources]\nexpose = true", "sources.expose"),
-            ("[sources]\nmax_kept_bytes = 0", "sources.max_kept_bytes"),
             ("[sessions]\nvisible = \"all\"", "sessions.visible"),
             ("[sessions]\nallow = \"a->b\"", "sessions.allow"),
             ("[budget]\nstreams = -1", "budget.streams"),
@@ -262,13 +189,6 @@ mod tests {
                 FileConfig::parse(text, Path::new("/etc/c.toml")).expect_err(text).to_string();
             assert!(error.contains("/etc/c.toml") && error.contains(expected), "{text}: {error}");
         }
-    }
-
-    #[test]
-    fn relative_token_file_starts_at_the_folder_of_the_file() {
-        let file = FileConfig::parse("token_file = \"secret\"", Path::new("/etc/svc/config.toml"))
-            .expect("parses");
-        assert_eq!(file.token_file.as_deref(), Some(Path::new("/etc/svc/secret")));
     }
 
     #[test]

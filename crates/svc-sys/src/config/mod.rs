@@ -16,9 +16,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
-pub use file::{FileConfig, RetentionSection, SessionScopes, SourcesSection, StoreSection};
+pub use file::{FileConfig, SessionScopes};
 pub use resolve::Config;
 pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode, scope};
 pub use store::{ListenMode, Password, StoreSettings, StoreUrl};
@@ -63,7 +64,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Env {
 }
 
 /// The flags of `svc serve`. An empty list or `None` means that the flag was not given.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Flags {
     /// Address to listen on; repeatable [default: 127.0.0.1:6334]
@@ -84,6 +85,7 @@ pub struct Flags {
     pub proxy_user: Vec<String>,
     /// The operator token's file [default: token in the data folder]
     #[arg(long, value_name = "PATH")]
+    #[serde(skip_serializing)]
     pub token_file: Option<PathBuf>,
     /// Keep the rows in this database of PostgreSQL, without its password
     /// [default: svc.db in the data folder]
@@ -91,6 +93,7 @@ pub struct Flags {
     pub store_url: Option<String>,
     /// The file with the password for --store-url
     #[arg(long, value_name = "PATH")]
+    #[serde(skip_serializing)]
     pub store_password_file: Option<PathBuf>,
     /// The schema of our tables in --store-url [default: svc]
     #[arg(long, value_name = "NAME")]
@@ -129,6 +132,7 @@ pub struct Flags {
     pub strict_mcp_config: bool,
     /// Write the log to this file, rotated by size
     #[arg(long, value_name = "PATH", hide = true)]
+    #[serde(skip_serializing)]
     pub log_file: Option<PathBuf>,
 }
 

@@ -1,6 +1,5 @@
 //! The precedence of the sources, the defaults, and the rules across keys.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -150,117 +149,70 @@ impl Config {
         flags: &Flags,
         file: &FileConfig,
     ) -> Result<Self, ConfigError> {
-        let rows = RefCell::default();
-        let given = SettingSources { env, file: &paths.config_file, rows: &rows };
-        let FileConfig { store, retention, approvals, hooks, sessions, sources: child, .. } = file;
-        let log_format = setting::word("auto, text or json");
+        let given = SettingSources::new(env, &paths.config_file, flags, file);
         let policy = SessionsPolicy::default();
         let mut config = Self {
-            listen: given
-                .list("listen", &flags.listen, &file.listen, setting::listen)?
-                .or(vec![setting::default_listen()]),
-            no_auth: given.boolean("no_auth", flags.no_auth, file.no_auth)?.or(false),
-            allowed_host: given
-                .list("allowed_host", &flags.allowed_host, &file.allowed_host, setting::host)?
-                .or_default(),
-            allowed_origin: given
-                .list(
-                    "allowed_origin",
-                    &flags.allowed_origin,
-                    &file.allowed_origin,
-                    setting::origin,
-                )?
-                .or_default(),
-            proxy_user: given
-                .list("proxy_user", &flags.proxy_user, &file.proxy_user, setting::user)?
-                .or_default(),
+            listen: given.list("listen", setting::listen)?.or(vec![setting::default_listen()]),
+            no_auth: given.boolean("no_auth")?.or(false),
+            allowed_host: given.list("allowed_host", setting::host)?.or_default(),
+            allowed_origin: given.list("allowed_origin", setting::origin)?.or_default(),
+            proxy_user: given.list("proxy_user", setting::user)?.or_default(),
             token_file: given
-                .path("token_file", &flags.token_file, &file.token_file)?
+                .path("token_file", flags.token_file.as_ref())?
                 .or_shown_as(paths.token.clone(), |file| json!(file.to_string_lossy())),
-            log_level: given
-                .text("log_level", &flags.log_level, &file.log_level, setting::log_level)?
-                .or("info".to_owned()),
+            log_level: given.text("log_level", setting::log_level)?.or("info".to_owned()),
             log_format: given
-                .text("log_format", &flags.log_format, &file.log_format, log_format)?
+                .text("log_format", setting::word("auto, text or json"))?
                 .or(LogFormat::Auto),
-            daemon_name: given
-                .text("daemon.name", &flags.daemon_name, &file.daemon.name, setting::machine_name)?
-                .optional(),
+            daemon_name: given.text("daemon.name", setting::machine_name)?.optional(),
             team_away: given
-                .text("team.away", None, &file.team.away, setting::duration)?
+                .text("team.away", setting::duration)?
                 .or_shown_as(TEAM_AWAY, |away| json!(setting::shown_duration(*away))),
-            store_max_bytes: given.number("store.max_bytes", store.max_bytes)?.optional(),
-            store: StoreSettings::resolve(&given, flags, store)?,
-            retention_max_age_days: given
-                .number("retention.max_age_days", retention.max_age_days)?
-                .or(EVENT_DAYS),
-            retention_max_bytes: given
-                .number("retention.max_bytes", retention.max_bytes)?
-                .optional(),
-            retention_messages_days: given
-                .number("retention.messages_days", retention.messages_days)?
-                .or(EXPIRY_DAYS),
-            retention_tasks_days: given
-                .number("retention.tasks_days", retention.tasks_days)?
-                .or(EXPIRY_DAYS),
+            store_max_bytes: given.number("store.max_bytes")?.optional(),
+            store: StoreSettings::resolve(&given, flags)?,
+            retention_max_age_days: given.number("retention.max_age_days")?.or(EVENT_DAYS),
+            retention_max_bytes: given.number("retention.max_bytes")?.optional(),
+            retention_messages_days: given.number("retention.messages_days")?.or(EXPIRY_DAYS),
+            retention_tasks_days: given.number("retention.tasks_days")?.or(EXPIRY_DAYS),
             approvals_attended: given
-                .text("approvals.attended", None, &approvals.attended, str::parse)?
+                .text("approvals.attended", str::parse)?
                 .or(AttendedPrompts::Answer),
-            hooks_check_in: given.number("hooks.check_in", hooks.check_in)?.or(CHECK_IN),
-            hooks_cold_wait: given
-                .checked("hooks.cold_wait", None, hooks.cold_wait, setting::cold_wait)?
-                .or(COLD_WAIT),
-            hooks_context: given.boolean("hooks.context", false, hooks.context)?.or(true),
-            hooks_sub_agents: given.boolean("hooks.sub_agents", false, hooks.sub_agents)?.or(false),
+            hooks_check_in: given.number("hooks.check_in")?.or(CHECK_IN),
+            hooks_cold_wait: given.checked("hooks.cold_wait", setting::cold_wait)?.or(COLD_WAIT),
+            hooks_context: given.boolean("hooks.context")?.or(true),
+            hooks_sub_agents: given.boolean("hooks.sub_agents")?.or(false),
             hooks_wake: given
-                .text("hooks.wake", None, &hooks.wake, setting::word("terminal, always or never"))?
+                .text("hooks.wake", setting::word("terminal, always or never"))?
                 .or(WakeMode::Terminal),
             sessions_visibility: given
-                .text("sessions.visibility", None, &sessions.visibility, str::parse)?
+                .text("sessions.visibility", str::parse)?
                 .or_shown_as(policy.visibility, |visibility| json!(visibility.as_str())),
             sessions_allow: given
-                .list("sessions.allow", &[], &sessions.allow, str::parse::<AllowRule>)?
+                .list("sessions.allow", str::parse::<AllowRule>)?
                 .or_shown_as(Vec::new(), |rules| shown_list(rules, AllowRule::as_text)),
             sessions_max_ping_pong: given
-                .checked(
-                    "sessions.max_ping_pong",
-                    None,
-                    sessions.max_ping_pong,
-                    setting::ping_pong,
-                )?
+                .checked("sessions.max_ping_pong", setting::ping_pong)?
                 .or(policy.max_ping_pong),
-            sessions_scopes: given
-                .list("sessions.scopes", &[], &sessions.scopes, setting::scope)?
-                .or_default(),
+            sessions_scopes: given.list("sessions.scopes", setting::scope)?.or_default(),
             sources_expose: given
-                .text("sources.expose", None, &child.expose, str::parse::<ToolExposure>)?
+                .text("sources.expose", str::parse::<ToolExposure>)?
                 .shown_as(|given| given, |expose| json!(expose.map(ToolExposure::as_str))),
             sources_import: given
-                .list("sources.import", &[], &child.import, str::parse::<ImportedClient>)?
+                .list("sources.import", str::parse::<ImportedClient>)?
                 .or_shown_as(Vec::new(), |clients| shown_list(clients, |it| it.as_str())),
-            sources_registry: given
-                .text("sources.registry", None, &child.registry, setting::url)?
-                .or(REGISTRY.to_owned()),
-            sources_tool_call: given
-                .list("sources.tool_call", &[], &child.tool_call, own)?
-                .or(vec!["*".to_owned()]),
+            sources_registry: given.text("sources.registry", setting::url)?.or(REGISTRY.to_owned()),
+            sources_tool_call: given.list("sources.tool_call", own)?.or(vec!["*".to_owned()]),
             sources_max_result_bytes: given
-                .number("sources.max_result_bytes", child.max_result_bytes)?
+                .number("sources.max_result_bytes")?
                 .or(MAX_RESULT_BYTES),
-            sources_max_kept_bytes: given
-                .number("sources.max_kept_bytes", child.max_kept_bytes)?
-                .or(MAX_KEPT_BYTES),
+            sources_max_kept_bytes: given.number("sources.max_kept_bytes")?.or(MAX_KEPT_BYTES),
             wake_off: given
-                .list("wake.off", &[], &file.wake.off, setting::hook_client)?
+                .list("wake.off", setting::hook_client)?
                 .or_shown_as(Vec::new(), |clients| shown_list(clients, |it| it.as_str())),
-            default_agent: given.text("default_agent", None, &file.default_agent, own)?.optional(),
+            default_agent: given.text("default_agent", own)?.optional(),
             budget: BudgetKind::ALL
                 .into_iter()
-                .map(|kind| {
-                    let key = kind.key();
-                    let written = file.budget.get(key.trim_start_matches("budget.")).copied();
-                    Ok((kind, given.number(key, written)?.or(kind.default_bound())))
-                })
+                .map(|kind| Ok((kind, given.number(kind.key())?.or(kind.default_bound()))))
                 .collect::<Result<_, ConfigError>>()?,
             agents: AgentsConfig::default(),
             log_file: flags.log_file.clone(),
@@ -277,10 +229,9 @@ impl Config {
                 imports: Vec::new(),
                 strict: flags.strict_mcp_config,
             },
-            rows: Vec::new(),
+            rows: given.rows.into_inner(),
             paths,
         };
-        config.rows = rows.into_inner();
         let default_agent = config.default_agent.value.clone();
         config.agents = AgentsConfig::read(&file.agents, default_agent, env);
         config.sources.imports = config.sources_import.iter().map(|it| it.file(env)).collect();
@@ -409,7 +360,7 @@ mod tests {
             (&[("SVC_STORE_MAX_BYTES", "1GB")], &none, "", "SVC_STORE_MAX_BYTES"),
             (&[], &none, "log_format = \"xml\"", "/h/config.toml, key `log_format`"),
             (&[], &none, "allowed_origin = [\"x.org\"]", "key `allowed_origin`"),
-            (&[], &none, "[retention]\nmax_bytes = 0", "key `retention.max_bytes`"),
+            (&[], &none, "[sources]\nmax_kept_bytes = 0", "key `sources.max_kept_bytes`"),
             (&[], &none, "[sessions]\nvisibility = \"agent\"", "key `sessions.visibility`"),
             (&[], &none, "[sessions]\nallow = [\"a->b\", \"c\"]", "key `sessions.allow`"),
             (&[("SVC_SESSIONS_MAX_PING_PONG", "6")], &none, "", "SVC_SESSIONS_MAX_PING_PONG"),

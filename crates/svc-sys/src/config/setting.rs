@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use svc_model::hook::HookClient;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use super::{ConfigError, Env};
+use super::{ConfigError, Env, FileConfig, Flags};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting<T> {
@@ -112,18 +112,45 @@ impl<T: Serialize> GivenValue<'_, T> {
 
 /// The sources of a key. The strongest one sets the value, but all are validated.
 pub(super) struct SettingSources<'a> {
-    pub(super) env: &'a Env,
-    pub(super) file: &'a Path,
+    env: &'a Env,
+    path: &'a Path,
+    flags: Value,
+    file: &'a FileConfig,
     /// The rows of the settings so far, for `svc config show`.
-    pub(super) rows: &'a RefCell<Vec<ConfigRow>>,
+    pub(super) rows: RefCell<Vec<ConfigRow>>,
 }
 
-impl SettingSources<'_> {
-    pub(super) fn value<R, T>(
+impl<'a> SettingSources<'a> {
+    pub(super) fn new(env: &'a Env, path: &'a Path, flags: &Flags, file: &'a FileConfig) -> Self {
+        Self { env, path, flags: json!(flags), file, rows: RefCell::default() }
+    }
+
+    /// The flag of a key, if it was given.
+    fn flag(&self, key: &str) -> Option<Value> {
+        let flag = self.flags.get(key.replace('.', "_"))?;
+        let is_absent = *flag == json!([]) || *flag == json!(false) || flag.is_null();
+        (!is_absent).then(|| flag.clone())
+    }
+
+    fn value<R: DeserializeOwned, T>(
         &self,
         key: &'static str,
-        flag: Option<R>,
-        file: Option<R>,
+        from_env: impl Fn(&str) -> Result<R, String>,
+        check: impl Fn(R) -> Result<T, String>,
+    ) -> Result<GivenValue<'_, T>, ConfigError> {
+        let read = |value: Option<Value>, origin| {
+            let read = value.map(serde_json::from_value).transpose();
+            read.map_err(|error| self.invalid(key, origin, &error.to_string()))
+        };
+        let flag = read(self.flag(key), Origin::Flag)?;
+        let file = read(self.file.value(key).cloned(), Origin::File)?;
+        self.strongest(key, (flag, file), from_env, check)
+    }
+
+    fn strongest<R, T>(
+        &self,
+        key: &'static str,
+        (flag, file): (Option<R>, Option<R>),
         from_env: impl Fn(&str) -> Result<R, String>,
         check: impl Fn(R) -> Result<T, String>,
     ) -> Result<GivenValue<'_, T>, ConfigError> {
@@ -143,71 +170,53 @@ impl SettingSources<'_> {
                 (value, strongest) = (Some(checked), origin);
             }
         }
-        Ok(GivenValue { key, value, origin: strongest, rows: self.rows })
+        Ok(GivenValue { key, value, origin: strongest, rows: &self.rows })
     }
 
-    pub(super) fn list<'a, T>(
+    pub(super) fn list<T>(
         &self,
         key: &'static str,
-        flag: &[String],
-        file: impl Into<Option<&'a Vec<String>>>,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<GivenValue<'_, Vec<T>>, ConfigError> {
-        let flag = (!flag.is_empty()).then(|| flag.to_vec());
-        let comma = |text: &str| Ok(comma(text));
-        self.value(key, flag, file.into().cloned(), comma, |items| each(&items, &parse))
+        self.value(key, |text| Ok(comma(text)), |items: Vec<String>| each(&items, &parse))
     }
 
-    pub(super) fn text<'a, T>(
+    pub(super) fn text<T>(
         &self,
         key: &'static str,
-        flag: impl Into<Option<&'a String>>,
-        file: impl Into<Option<&'a String>>,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<GivenValue<'_, T>, ConfigError> {
-        let text = |text: &str| Ok(text.to_owned());
-        self.value(key, flag.into().cloned(), file.into().cloned(), text, |text| parse(&text))
+        self.value(key, |text| Ok(text.to_owned()), |text: String| parse(&text))
     }
 
-    /// The result is absolute.
-    pub(super) fn path<'a>(
+    /// The result is absolute. A relative path in the file begins at the file's folder.
+    pub(super) fn path(
         &self,
         key: &'static str,
-        flag: impl Into<Option<&'a PathBuf>>,
-        file: impl Into<Option<&'a PathBuf>>,
+        flag: Option<&PathBuf>,
     ) -> Result<GivenValue<'_, PathBuf>, ConfigError> {
-        let (flag, file) = (flag.into().cloned(), file.into().cloned());
         let absolute = |path: PathBuf| std::path::absolute(path).map_err(|it| it.to_string());
-        self.value(key, flag, file, |text| Ok(PathBuf::from(text)), absolute)
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let written = self.file.value(key).and_then(Value::as_str).map(|path| folder.join(path));
+        self.strongest(key, (flag.cloned(), written), |text| Ok(PathBuf::from(text)), absolute)
     }
 
-    pub(super) fn boolean(
-        &self,
-        key: &'static str,
-        flag: bool,
-        file: Option<bool>,
-    ) -> Result<GivenValue<'_, bool>, ConfigError> {
-        self.value(key, flag.then_some(true), file, boolean, Ok)
+    pub(super) fn boolean(&self, key: &'static str) -> Result<GivenValue<'_, bool>, ConfigError> {
+        self.value(key, boolean, Ok)
     }
 
     /// Parses a whole number and validates it.
-    pub(super) fn checked<T: FromStr>(
+    pub(super) fn checked<T: FromStr + DeserializeOwned>(
         &self,
         key: &'static str,
-        flag: Option<T>,
-        file: Option<T>,
         check: impl Fn(T) -> Result<T, String>,
     ) -> Result<GivenValue<'_, T>, ConfigError> {
-        self.value(key, flag, file, whole_number, check)
+        self.value(key, whole_number, check)
     }
 
-    /// A whole number above 0 of a key without a flag.
-    pub(super) fn number(
-        &self,
-        key: &'static str,
-        file: Option<u64>,
-    ) -> Result<GivenValue<'_, u64>, ConfigError> {
-        self.checked(key, None, file, positive)
+    /// A whole number above 0.
+    pub(super) fn number(&self, key: &'static str) -> Result<GivenValue<'_, u64>, ConfigError> {
+        self.checked(key, positive)
     }
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
@@ -215,7 +224,7 @@ impl SettingSources<'_> {
             Origin::Flag => (format!("--{}:", key.replace(['_', '.'], "-")), "flag"),
             Origin::Env => (format!("environment variable {}:", env_name(key)), "variable"),
             Origin::File | Origin::Default => {
-                (format!("{}, key `{key}`:", self.file.display()), "file")
+                (format!("{}, key `{key}`:", self.path.display()), "file")
             }
         };
         let advice = format!("correct the {what}");

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::file::StoreSection;
 use super::setting::{Setting, SettingSources, word};
 use super::{ConfigError, Flags};
 
@@ -37,13 +36,9 @@ pub enum ListenMode {
 }
 
 impl StoreSettings {
-    pub(super) fn resolve(
-        given: &SettingSources<'_>,
-        flags: &Flags,
-        file: &StoreSection,
-    ) -> Result<Self, ConfigError> {
+    pub(super) fn resolve(given: &SettingSources<'_>, flags: &Flags) -> Result<Self, ConfigError> {
         let url = given
-            .text("store.url", &flags.store_url, &file.url, str::parse::<StoreUrl>)?
+            .text("store.url", str::parse::<StoreUrl>)?
             .shown_as(|given| given, |url| json!(url.as_ref().map(StoreUrl::shown)));
         let flag: Option<StoreUrl> = flags.store_url.as_deref().and_then(|text| text.parse().ok());
         if flag.is_some_and(|url| url.has_password()) {
@@ -55,33 +50,17 @@ impl StoreSettings {
                 advice: "put it into the file that store.password_file names".to_owned(),
             });
         }
-        let (connections_flag, timeout_flag) =
-            (flags.store_max_connections, flags.store_connect_timeout);
+        let flag = flags.store_password_file.as_ref();
         Ok(Self {
             url,
-            password_file: given
-                .path("store.password_file", &flags.store_password_file, &file.password_file)?
-                .shown_as(
-                    |given| given,
-                    |file| json!(file.as_ref().map(|file| file.to_string_lossy())),
-                ),
-            schema: given
-                .text("store.schema", &flags.store_schema, &file.schema, schema)?
-                .or("svc".to_owned()),
-            max_connections: given
-                .checked(
-                    "store.max_connections",
-                    connections_flag,
-                    file.max_connections,
-                    connections,
-                )?
-                .or(CONNECTIONS),
-            connect_timeout: given
-                .checked("store.connect_timeout", timeout_flag, file.connect_timeout, Ok)?
-                .or(CONNECT_TIMEOUT),
-            listen: given
-                .text("store.listen", &flags.store_listen, &file.listen, word("notify or poll"))?
-                .or(ListenMode::Notify),
+            password_file: given.path("store.password_file", flag)?.shown_as(
+                |given| given,
+                |file| json!(file.as_ref().map(|file| file.to_string_lossy())),
+            ),
+            schema: given.text("store.schema", schema)?.or("svc".to_owned()),
+            max_connections: given.checked("store.max_connections", connections)?.or(CONNECTIONS),
+            connect_timeout: given.checked("store.connect_timeout", Ok)?.or(CONNECT_TIMEOUT),
+            listen: given.text("store.listen", word("notify or poll"))?.or(ListenMode::Notify),
         })
     }
 }

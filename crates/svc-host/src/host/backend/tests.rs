@@ -11,7 +11,8 @@ use svc_model::agent::{
 use svc_model::{AgentId, limits};
 
 use super::protocol::{AgentProtocol, Decision, Effect, Effects, PromptInput};
-use super::{protocol_of, spec};
+use super::protocol_of;
+use crate::host::fuzz::spec;
 
 /// The effects of one kind, as an iterator.
 macro_rules! all {

@@ -15,15 +15,14 @@ use std::fs::File;
 use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use svc_install::file::FolderLock;
 use svc_model::limits::{SOURCE_FILE_BYTES, SOURCE_FILE_SERVERS};
-use svc_model::new_secret;
 use svc_model::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
+use svc_model::{OrderedMembers, new_secret};
 
 use crate::{bounded_file, private_file};
 
@@ -46,34 +45,10 @@ pub struct FoundSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceDocument(pub Vec<FoundSource>);
 
-struct Members(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct OrderedServers;
-        impl<'de> Visitor<'de> for OrderedServers {
-            type Value = Members;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-        source.deserialize_map(OrderedServers)
-    }
-}
-
 #[derive(Deserialize)]
 struct Servers {
     #[serde(rename = "mcpServers")]
-    servers: Option<Members>,
+    servers: Option<OrderedMembers<Value>>,
 }
 
 impl SourceDocument {
@@ -81,7 +56,8 @@ impl SourceDocument {
     pub fn parse_json(text: &str) -> Result<Self, String> {
         let servers: Servers = serde_json::from_str(text)
             .map_err(|error| format!("is not {{\"mcpServers\": {{…}}}}: {error}"))?;
-        let Members(members) = servers.servers.ok_or_else(|| "has no mcpServers".to_owned())?;
+        let OrderedMembers(members) =
+            servers.servers.ok_or_else(|| "has no mcpServers".to_owned())?;
         if members.len() > SOURCE_FILE_SERVERS {
             let count = members.len();
             return Err(format!(

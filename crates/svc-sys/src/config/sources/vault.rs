@@ -82,24 +82,6 @@ impl KeptSecrets {
         all.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// Names of secrets of this server name that the entry does not get, with their destinations.
-    pub fn kept_from(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
-        let given = self.given_to(bearer);
-        let of = |values: &SecretValues, destination: &str| -> Vec<(String, String)> {
-            let kept = values.keys().filter(|name| !given.contains_key(*name));
-            kept.map(|name| (name.clone(), destination.to_owned())).collect()
-        };
-        let unbound = self.0.secrets.get(&bearer.server);
-        let mut all: BTreeMap<String, String> = unbound
-            .into_iter()
-            .flat_map(|values| of(values, "the server of that name in your own configuration"))
-            .collect();
-        for (id, values) in self.0.bound.get(&bearer.server).into_iter().flatten() {
-            all.extend(of(values, &SecretDestination::named(id).to_string()));
-        }
-        all
-    }
-
     /// Names of a server's secrets, each with its destination if it is bound.
     pub fn of_server(&self, server: &str) -> Vec<(String, Option<SecretDestination>)> {
         let unbound = self.0.secrets.get(server).into_iter().flat_map(BTreeMap::keys);
@@ -114,19 +96,16 @@ impl KeptSecrets {
         self.0.secrets.contains_key(server)
     }
 
-    /// A hash that changes with the secrets that the entry gets or is denied.
+    /// A hash that changes with the secrets that the entry gets.
     pub fn fingerprint(&self, bearer: &SecretBearer) -> String {
-        let (given, kept) = (self.given_to(bearer), self.kept_from(bearer));
-        if given.is_empty() && kept.is_empty() {
+        let given = self.given_to(bearer);
+        if given.is_empty() {
             return String::new();
         }
         let mut hash = Sha256::new();
-        for values in [given, kept] {
-            hash.update(values.len().to_be_bytes());
-            for part in values.iter().flat_map(|(name, value)| [name, value]) {
-                hash.update(part.len().to_be_bytes());
-                hash.update(part);
-            }
+        for part in given.iter().flat_map(|(name, value)| [name, value]) {
+            hash.update(part.len().to_be_bytes());
+            hash.update(part);
         }
         hex::encode(hash.finalize())
     }
@@ -323,8 +302,6 @@ mod tests {
         for other in [&theirs, &own("a", "https://b.example"), &own("b", "https://a.example")] {
             assert_eq!(given(&vault, other), BTreeMap::new(), "{other:?}");
         }
-        let kept_from = vault.kept().expect("opens").kept_from(&theirs);
-        assert_eq!(kept_from["KEY"], "https://a.example");
         vault.set_secret("a", Some(&theirs), "KEY", "two").expect("is kept");
         assert_eq!(
             (&*given(&vault, &mine)["KEY"], &*given(&vault, &theirs)["KEY"]),
