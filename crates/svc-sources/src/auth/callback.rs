@@ -1,15 +1,21 @@
 //! The redirect target of a login: a port of this machine, for as long as the login takes.
 
 use std::{
+    convert::Infallible,
     io::{self, ErrorKind},
     net::{Ipv4Addr, Ipv6Addr},
     sync::Arc,
     time::Duration,
 };
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::TokioIo;
 use svc_sys::connection_owner::ConnectionOwner;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
@@ -24,8 +30,6 @@ pub(crate) type RedirectCheck = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 const WAITING: usize = 16;
 /// Concurrent connections; more wait. Any web page and any user of this machine may connect.
 const CONNECTIONS: usize = 32;
-/// Largest head of a request, in bytes.
-const MAX_HEAD: u64 = 64 * 1024;
 /// Deadline for a connection.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
 /// Attempts for a port that is in use, and the delay between two attempts.
@@ -113,38 +117,50 @@ async fn serve(
     is_own: RedirectCheck,
     _permit: OwnedSemaphorePermit,
 ) {
+    let closed = redirects.clone();
     // Other users can read the state of a login, which is in the URL that the browser was opened
     // with. So the connection has to be this user's, too.
     let is_ours = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(from), Ok(to)) => ConnectionOwner::of_connection(from, to, &[]).is_this_user(),
         _ => false,
     };
-    let answer = async {
-        let (input, mut output) = stream.into_split();
-        let mut lines = BufReader::new(input.take(MAX_HEAD)).lines();
-        let request = lines.next_line().await.ok().flatten()?;
-        while lines.next_line().await.ok().flatten().is_some_and(|line| !line.is_empty()) {}
-        let target = request.strip_prefix("GET ")?.split(' ').next()?;
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let (status, page) = if path != "/callback" {
-            ("404 Not Found", "")
-        } else if is_ours && is_own(query) {
-            // Waits for capacity, so that a flood by others does not lose the redirect.
-            redirects.send(query.to_owned()).await.ok();
-            ("200 OK", PAGE)
-        } else {
-            ("400 Bad Request", STRANGE)
-        };
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {}\r\n\
-             Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n",
-            page.len()
-        );
-        output.write_all(head.as_bytes()).await.ok()?;
-        output.write_all(page.as_bytes()).await.ok()?;
-        output.shutdown().await.ok()
-    };
-    timeout(SERVED_WITHIN, answer).await.ok();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (redirects, is_own) = (redirects.clone(), Arc::clone(&is_own));
+        async move {
+            let mut response = Response::new(Full::new(Bytes::from_static(PAGE.as_bytes())));
+            let headers = response.headers_mut();
+            headers
+                .insert("content-type", http::HeaderValue::from_static("text/html; charset=utf-8"));
+            headers.insert("cache-control", http::HeaderValue::from_static("no-store"));
+            headers.insert("referrer-policy", http::HeaderValue::from_static("no-referrer"));
+            headers.insert("connection", http::HeaderValue::from_static("close"));
+            if request.uri().path() == "/callback" {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                if is_ours && is_own(&query) {
+                    // Waits for capacity, so that a flood by others does not lose the redirect.
+                    redirects.send(query).await.ok();
+                } else {
+                    *response.status_mut() = StatusCode::BAD_REQUEST;
+                    *response.body_mut() = Full::new(Bytes::from_static(STRANGE.as_bytes()));
+                }
+            } else {
+                *response.status_mut() = StatusCode::NOT_FOUND;
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        served = timeout(SERVED_WITHIN, connection.as_mut()) => {
+            served.ok();
+        }
+        () = closed.closed() => {
+            // The response to the redirect is still sent.
+            connection.as_mut().graceful_shutdown();
+            timeout(SERVED_WITHIN, connection).await.ok();
+        }
+    }
 }
 
 #[cfg(test)]
