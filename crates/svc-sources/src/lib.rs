@@ -50,7 +50,6 @@ mod auth;
 mod call;
 mod connection;
 mod core;
-#[path = "tests/fuzz.rs"]
 mod fuzz;
 mod http_clients;
 mod instance;

@@ -11,7 +11,6 @@ mod backend;
 mod connection;
 mod decode;
 mod entry;
-#[path = "tests/fuzz.rs"]
 mod fuzz;
 mod reaper;
 mod record;
