@@ -1,4 +1,4 @@
-//! The bodies of streams, of both adapters, and the keep-alive timer of idle ones.
+//! The bodies of streams, of both adapters, and the timer of their comments.
 
 use std::{convert::Infallible, pin::Pin, time::Duration};
 
@@ -8,11 +8,8 @@ use futures_util::{future::OptionFuture, stream};
 use svc_core::service;
 use svc_sys::telemetry;
 use svc_wire::sse;
-use tokio::{
-    sync::watch,
-    time::{Instant, MissedTickBehavior},
-};
-use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// What a stream consists of.
 pub(crate) trait StreamSource: Send + 'static {
@@ -40,18 +37,19 @@ pub(crate) struct StreamBody<S> {
     closed: Option<CancellationToken>,
     /// Kept between two parts, so that a busy stream does not register with it for each.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    timer: KeepAliveTimer,
+    timer: SilenceTimer,
     is_over: bool,
 }
 
 impl<S: StreamSource> StreamBody<S> {
+    /// `silence` is how long the stream may be silent before it sends a comment.
     pub(crate) fn new(
         stop: &CancellationToken,
-        keep_alive: &KeepAlive,
+        silence: Duration,
         first: Option<String>,
         source: S,
     ) -> Self {
-        let (stop, timer) = (Box::pin(stop.clone().cancelled_owned()), keep_alive.timer());
+        let (stop, timer) = (Box::pin(stop.clone().cancelled_owned()), SilenceTimer::new(silence));
         Self { source, first, closed: None, stop, timer, is_over: false }
     }
 
@@ -104,88 +102,34 @@ impl<S: StreamSource> StreamBody<S> {
     }
 }
 
-/// The keep-alive timer of all idle streams. It stops when the last clone and the last stream's
-/// timer are dropped.
-///
-/// Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
-/// serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed
-/// silence, and at a tick each stream that has been silent for that half sends its comment: the
-/// first after a half to a whole of the allowed silence, and later ones once in each whole.
-#[derive(Debug, Clone)]
-pub struct KeepAlive {
-    ticks: watch::Receiver<Instant>,
-    half: Duration,
-}
-
-/// The timer for one stream.
-#[derive(Debug)]
-pub struct KeepAliveTimer {
-    /// Waits for the next tick. Kept between two waits, so that a busy stream does not register
-    /// with the timer at each of its chunks.
-    tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
-    half: Duration,
+/// Tells when a stream has been silent for so long that its client or a proxy may give it up.
+pub(crate) struct SilenceTimer {
+    silence: Duration,
     /// When the stream last sent something.
     last: Instant,
+    /// Follows `last` only when it expires, so that a busy stream does not reset it for each part.
+    sleep: Pin<Box<Sleep>>,
 }
 
-impl KeepAlive {
-    /// A timer for streams that may be silent for `silence`.
-    ///
-    /// # Panics
-    /// Outside a runtime.
-    pub fn new(silence: Duration) -> Self {
-        let half = (silence / 2).max(Duration::from_millis(1));
-        let (sender, ticks) = watch::channel(Instant::now());
-        tokio::spawn(async move {
-            let mut interval = tokio::time::interval(half);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                tokio::select! {
-                    tick = interval.tick() => drop(sender.send_replace(tick)),
-                    () = sender.closed() => return,
-                }
-            }
-        });
-        Self { ticks, half }
+impl SilenceTimer {
+    pub(crate) fn new(silence: Duration) -> Self {
+        Self { silence, last: Instant::now(), sleep: Box::pin(sleep(silence)) }
     }
 
-    /// The timer for one stream, which has just sent something.
-    pub fn timer(&self) -> KeepAliveTimer {
-        let mut ticks = self.ticks.clone();
-        ticks.mark_unchanged();
-        KeepAliveTimer {
-            tick: ReusableBoxFuture::new(next_tick(ticks)),
-            half: self.half,
-            last: Instant::now(),
-        }
-    }
-}
-
-async fn next_tick(
-    mut ticks: watch::Receiver<Instant>,
-) -> (Option<Instant>, watch::Receiver<Instant>) {
-    let tick = ticks.changed().await.is_ok().then(|| *ticks.borrow_and_update());
-    (tick, ticks)
-}
-
-impl KeepAliveTimer {
     /// Restarts the timer: the stream has sent something.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.last = Instant::now();
     }
 
     /// Waits until a comment is due. Cancel safe.
-    pub async fn due(&mut self) {
+    pub(crate) async fn due(&mut self) {
         loop {
-            let (tick, ticks) = self.tick.get_pin().await;
-            self.tick.set(next_tick(ticks));
-            let Some(tick) = tick else {
-                // The runtime shuts down.
-                return std::future::pending().await;
-            };
-            if tick.saturating_duration_since(self.last) >= self.half {
+            self.sleep.as_mut().await;
+            let due = self.last + self.silence;
+            if due <= Instant::now() {
                 return;
             }
+            self.sleep.as_mut().reset(due);
         }
     }
 }

@@ -23,8 +23,6 @@ use svc_sys::telemetry;
 use tokio::sync::{Semaphore, oneshot};
 use tower::util::MapResponseLayer;
 
-pub use crate::stream_body::KeepAlive;
-
 /// Marks a request whose `X-Request-Id` its client has given.
 #[derive(Debug, Clone, Copy)]
 pub struct GivenRequestId;

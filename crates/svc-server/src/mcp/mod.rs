@@ -48,8 +48,8 @@ use svc_core::service;
 use self::call::recover_calls;
 use crate::web::{Code, Problem, RouteName};
 
-pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts, servers_prompt};
-pub use resources::{ResourcePage, ResourceProvider, StreamResources};
+pub use prompts::{PromptArgument, PromptTemplate, servers_prompt};
+pub use resources::{Provided, ResourcePage, ResourceProvider, StreamResources};
 pub use rpc::RpcError;
 pub use server::{McpMetrics, McpServer, McpServerParts};
 
@@ -98,7 +98,7 @@ async fn watch_servers(server: McpServer) {
                 server.resources_changed.send_modify(|count| *count += 1);
             }
             // The daemon's own prompts are unchanged; clients read the whole list again.
-            Ok(()) = prompts.changed() => server.prompts.send_modify(|_| {}),
+            Ok(()) = prompts.changed() => server.note_prompts_changed(),
             else => return,
         }
     }

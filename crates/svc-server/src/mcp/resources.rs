@@ -4,8 +4,8 @@ use std::fmt;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use svc_core::service::{Services, log::Selector};
-use svc_model::{Caller, StreamName, holds_call_results, limits, quote};
+use svc_core::{service::log::Selector, tools::Call};
+use svc_model::{StreamName, holds_call_results, limits, quote};
 use svc_wire::sse::push_item;
 
 use super::rpc::RpcError;
@@ -13,40 +13,20 @@ use super::rpc::RpcError;
 /// `Resource`s as MCP has them, and the cursor of the next page.
 pub type ResourcePage = (Vec<Value>, Option<String>);
 
+/// What a provider gives, once it has read it.
+pub type Provided<'a, T> = BoxFuture<'a, Result<T, RpcError>>;
+
+/// What the caller of a [`Call`] can read.
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
-    /// A page of the resources that the caller may read; empty for a cursor of another provider.
-    fn list<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        cursor: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
+    /// A page; empty for a cursor of another provider.
+    fn list<'a>(&self, call: &'a Call, cursor: Option<&'a str>) -> Provided<'a, ResourcePage>;
     /// `ResourceTemplate`s as MCP has them.
     fn templates(&self) -> Vec<Value>;
     /// The `contents` of a resource; `None` if this provider does not have it.
-    fn read<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        uri: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>>;
+    fn read<'a>(&self, call: &'a Call, uri: &'a str) -> Provided<'a, Option<Vec<Value>>>;
     /// The stream whose events change a resource; `None` if the caller may not read it, this
     /// provider does not have it, or it never changes.
-    fn stream_of<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        uri: &'a str,
-    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>>;
-    /// Values for a variable of a template; `None` if this provider does not have the template.
-    fn complete<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        template: &'a str,
-        variable: &'a str,
-        value: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>>;
+    fn stream_of<'a>(&self, call: &'a Call, uri: &'a str) -> Provided<'a, Option<StreamName>>;
 }
 
 /// The streams of the log: `svc://stream/<name>`.
@@ -58,13 +38,9 @@ const TEMPLATE: &str = "svc://stream/{+name}{?after,limit}";
 const JSON: &str = "application/json";
 
 impl ResourceProvider for StreamResources {
-    fn list<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        cursor: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
+    fn list<'a>(&self, call: &'a Call, cursor: Option<&'a str>) -> Provided<'a, ResourcePage> {
         Box::pin(async move {
+            let Call { services, caller, .. } = call;
             let page =
                 services.mcp.readable_streams(caller, cursor, limits::MCP_RESOURCES_PAGE).await?;
             let resources = page.items.into_iter().map(|name| {
@@ -87,13 +63,9 @@ impl ResourceProvider for StreamResources {
         })]
     }
 
-    fn read<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        uri: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>> {
+    fn read<'a>(&self, call: &'a Call, uri: &'a str) -> Provided<'a, Option<Vec<Value>>> {
         Box::pin(async move {
+            let Call { services, caller, .. } = call;
             let Some((name, query)) = parse(uri) else { return Ok(None) };
             let (mut after, mut limit) = (None, 100_u32);
             for (key, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -133,41 +105,14 @@ impl ResourceProvider for StreamResources {
         })
     }
 
-    fn stream_of<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        uri: &'a str,
-    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>> {
+    fn stream_of<'a>(&self, call: &'a Call, uri: &'a str) -> Provided<'a, Option<StreamName>> {
         Box::pin(async move {
+            let Call { services, caller, .. } = call;
             let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_call_results(name));
             let Some(name) = name else { return Ok(None) };
             // Access may change later, so it is checked again before each notice.
             let end = services.log.readable_stream_end(caller, &name).await?;
             Ok(end.map(|_| name))
-        })
-    }
-
-    fn complete<'a>(
-        &'a self,
-        services: &'a Services,
-        caller: &'a Caller,
-        template: &'a str,
-        variable: &'a str,
-        value: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>> {
-        Box::pin(async move {
-            if template != TEMPLATE && template != "svc://stream/{+name}" {
-                return Ok(None);
-            }
-            if variable != "name" {
-                return Ok(Some(Vec::new()));
-            }
-            let mut names =
-                services.mcp.stream_names(caller, value, limits::MCP_COMPLETIONS + 1).await?;
-            // A name that is shown with other characters could not be read under the shown name.
-            names.retain(|name| quote::plain(name) == *name);
-            Ok(Some(names))
         })
     }
 }

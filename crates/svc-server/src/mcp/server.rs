@@ -36,7 +36,6 @@ use super::{
     resources::ResourceProvider,
     rpc::RequestEra,
 };
-use crate::web::KeepAlive;
 
 #[derive(Debug, Clone)]
 pub struct McpServer(Arc<McpServerState>);
@@ -50,8 +49,6 @@ pub struct McpServerParts {
     /// Child servers, whose resources and prompts are shown, too.
     pub sources: Option<SourceManager>,
     pub metrics: McpMetrics,
-    /// The timer of the comments that keep silent streams alive.
-    pub keep_alive: KeepAlive,
     /// Ends the streams, and leaves running calls to the next start of the daemon.
     pub stop: CancellationToken,
     /// Which tools are shown if the client's request does not say; `None`: the credential decides.
@@ -60,24 +57,25 @@ pub struct McpServerParts {
 
 #[derive(Debug)]
 pub struct McpServerState {
-    pub services: Services,
-    pub catalogue: Arc<Catalogue>,
-    pub resources: Vec<Box<dyn ResourceProvider>>,
-    pub prompts: watch::Sender<Arc<Vec<PromptTemplate>>>,
-    pub sources: Option<SourceManager>,
-    pub metrics: McpMetrics,
-    pub stop: CancellationToken,
-    pub exposure: Option<ToolExposure>,
+    parts: McpServerParts,
     pub(crate) sessions: McpSessions,
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
     pub(crate) state_signer: RequestStateSigner,
-    pub(crate) keep_alive: KeepAlive,
     /// Counts changes of the list of resources; changes within a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
+    pub(crate) prompts_changed: watch::Sender<u64>,
     pub(crate) tasks_changed: watch::Sender<u64>,
     /// Work that no request waits for.
     pub(crate) background: TaskTracker,
+}
+
+impl Deref for McpServerState {
+    type Target = McpServerParts;
+
+    fn deref(&self) -> &McpServerParts {
+        &self.parts
+    }
 }
 
 impl Deref for McpServer {
@@ -99,30 +97,20 @@ impl McpServer {
                 background: background.clone(),
                 cached: Mutex::default(),
             },
-            services: parts.services,
-            catalogue: parts.catalogue,
-            resources: parts.resources,
-            prompts: watch::Sender::new(Arc::new(parts.prompts)),
-            sources: parts.sources,
-            metrics: parts.metrics,
-            stop: parts.stop,
-            exposure: parts.exposure,
+            parts,
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),
             state_signer: RequestStateSigner::new(key),
-            keep_alive: parts.keep_alive,
             resources_changed: watch::Sender::new(0),
+            prompts_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),
             background,
         })))
     }
 
-    pub fn catalogue(&self) -> &Catalogue {
-        &self.catalogue
-    }
-
-    pub fn set_prompts(&self, prompts: Vec<PromptTemplate>) {
-        self.prompts.send_replace(Arc::new(prompts));
+    /// Tells clients that the list of prompts has changed.
+    pub fn note_prompts_changed(&self) {
+        self.prompts_changed.send_modify(|count| *count += 1);
     }
 }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use serde::Serialize;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use svc_core::tools::{Call, Failure, LogLevel};
-use svc_model::{StreamName, limits};
+use svc_model::StreamName;
 use svc_store::CallRow;
 use svc_wire::mcp;
 use tokio::sync::mpsc;
@@ -89,8 +89,9 @@ impl MethodCall<'_> {
                 kept(id, era, contents, NOT_KEPT)
             }
             ("completion/complete", _) => {
-                let completion = self.complete().await?;
-                result_message(id, &EraResult::complete(era, completion, None))
+                // Only child servers complete arguments: see `relayed`.
+                let nothing = json!({ "completion": { "values": [], "hasMore": false } });
+                result_message(id, &EraResult::complete(era, nothing, None))
             }
             _ => {
                 let status = if modern.is_some() { 404 } else { 200 };
@@ -250,8 +251,7 @@ impl MethodCall<'_> {
     fn list_prompts(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
         let Self { server, context, request } = self;
         refuse_cursor(&request.params)?;
-        let mut prompts: Vec<Box<RawValue>> =
-            server.prompts.borrow().iter().map(raw_json).collect();
+        let mut prompts: Vec<Box<RawValue>> = server.prompts.iter().map(raw_json).collect();
         if let Some(sources) = &server.sources {
             prompts.extend(sources.of_caller(&context.caller).prompts());
         }
@@ -261,10 +261,10 @@ impl MethodCall<'_> {
     async fn get_prompt(self) -> Result<String, RpcError> {
         let Self { server, context, request } = self;
         let name = text_param(&request.params, "name")?;
-        let prompts = Arc::clone(&server.prompts.borrow());
-        let prompt = prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
-            RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
-        })?;
+        let prompt =
+            server.prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
+                RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
+            })?;
         let arguments = request.params.get("arguments").cloned();
         let arguments = object_or_empty(arguments, "arguments")?;
         prompt.check(&arguments)?;
@@ -287,67 +287,6 @@ impl MethodCall<'_> {
         let members = json!({ "description": prompt.description, "messages": messages });
         let result = EraResult::complete(context.origin.era(), members, None);
         Ok(result_message(&request.id, &result))
-    }
-
-    /// Values for an argument of a prompt, or for a variable of a resource template.
-    async fn complete(self) -> Result<Value, RpcError> {
-        let object = |name: &str| {
-            let value = self.request.params.get(name).and_then(Value::as_object);
-            value.ok_or_else(|| {
-                RpcError::invalid_params(format!("params.{name}: must be an object"))
-            })
-        };
-        let (reference, argument) = (object("ref")?, object("argument")?);
-        let name = argument.get("name").and_then(Value::as_str);
-        let wrong = || RpcError::invalid_params("params.argument.name: must be a string");
-        let name = name.ok_or_else(wrong)?;
-        let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
-        let mut values = match reference.get("type").and_then(Value::as_str) {
-            Some("ref/prompt") => self.complete_prompt(reference, name, value).await?,
-            Some("ref/resource") => self.complete_resource(reference, name, value).await?,
-            _ => {
-                let text = "params.ref.type: must be ref/prompt or ref/resource";
-                return Err(RpcError::invalid_params(text));
-            }
-        };
-        let most = limits::MCP_COMPLETIONS as usize;
-        let has_more = values.len() > most;
-        values.truncate(most);
-        Ok(json!({ "completion": { "values": values, "hasMore": has_more } }))
-    }
-
-    async fn complete_prompt(
-        self,
-        reference: &Map<String, Value>,
-        argument: &str,
-        value: &str,
-    ) -> Result<Vec<String>, RpcError> {
-        let name = text_param(reference, "name")?;
-        let Self { server, context, .. } = self;
-        let prompts = Arc::clone(&server.prompts.borrow());
-        let prompt = prompts.iter().find(|prompt| prompt.is_called(name));
-        let unknown = || RpcError::invalid_params("params.ref.name: there is no such prompt");
-        let complete = &prompt.ok_or_else(unknown)?.complete;
-        let (services, caller) = (server.services.clone(), context.caller.clone());
-        complete(services, caller, argument.to_owned(), value.to_owned()).await
-    }
-
-    async fn complete_resource(
-        self,
-        reference: &Map<String, Value>,
-        variable: &str,
-        value: &str,
-    ) -> Result<Vec<String>, RpcError> {
-        let Self { server, context: RequestContext { caller, .. }, .. } = self;
-        let template = text_param(reference, "uri")?;
-        for provider in &server.resources {
-            let values =
-                provider.complete(&server.services, caller, template, variable, value).await?;
-            if let Some(values) = values {
-                return Ok(values);
-            }
-        }
-        Err(RpcError::invalid_params("params.ref.uri: there is no such resource template"))
     }
 }
 

@@ -30,11 +30,10 @@ pub(crate) struct CallerResources<'a> {
 
 impl CallerResources<'_> {
     pub(super) async fn list(self, params: &Map<String, Value>) -> Result<ResourceList, RpcError> {
-        let Self { server, caller } = self;
-        let cursor = cursor(params)?;
+        let (server, call, cursor) = (self.server, self.call(), cursor(params)?);
         let (mut resources, mut next_cursor) = (Vec::new(), None);
         for provider in &server.resources {
-            let (page, next) = provider.list(&server.services, caller, cursor).await?;
+            let (page, next) = provider.list(&call, cursor).await?;
             resources.extend(page.iter().map(raw_json));
             next_cursor = next_cursor.or(next);
         }
@@ -59,8 +58,9 @@ impl CallerResources<'_> {
 
     pub(super) async fn read(self, uri: &str) -> Result<Option<OneMember<Vec<Value>>>, RpcError> {
         let Self { server, caller } = self;
+        let call = self.call();
         for provider in &server.resources {
-            if let Some(contents) = provider.read(&server.services, caller, uri).await? {
+            if let Some(contents) = provider.read(&call, uri).await? {
                 return Ok(Some(OneMember::from([("contents", contents)])));
             }
         }
@@ -75,13 +75,14 @@ impl CallerResources<'_> {
     /// The stream whose events change a resource that the caller may read; `None` if there is none.
     pub(crate) async fn stream_of(self, uri: &str) -> Result<Option<StreamName>, RpcError> {
         let Self { server, caller } = self;
+        let call = self.call();
         for provider in &server.resources {
-            if let Some(stream) = provider.stream_of(&server.services, caller, uri).await? {
+            if let Some(stream) = provider.stream_of(&call, uri).await? {
                 return Ok(Some(stream));
             }
         }
         let Some(sources) = &server.sources else { return Ok(None) };
-        let watched = sources.of_caller(caller).watch_resource(&self.call(), uri, false).await;
+        let watched = sources.of_caller(caller).watch_resource(&call, uri, false).await;
         watched.transpose().map_err(rpc_error_of)
     }
 
