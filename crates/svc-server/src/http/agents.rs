@@ -34,50 +34,26 @@ use super::{
 use crate::stream_body::{StreamBody, StreamSource};
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_agents =
-        Operation::new("Configured ways to run agents, by name").query::<InstanceFilter>();
-    let on_agents = on_agents.page_of::<InstanceView>("A page of instances");
-    let on_list = Operation::new("Agents, the latest first").query::<AgentFilter>();
-    let on_list = on_list.page_of::<AgentView>("A page of agents");
-    let on_start = Operation::new("Start an agent").body::<NewAgent>();
-    let on_start = on_start.answer::<AgentView>(201, "Its program runs");
-    let on_start =
-        on_start.answer::<AgentView>(200, "Started before, with the same idempotency_key");
-    let on_show = Operation::new("An agent, by its id or its session key");
-    let on_show = on_show.answer::<AgentView>(200, "The agent");
-    let on_send = Operation::new("Give an agent input").body::<SendToAgent>();
-    let on_send = on_send.answer::<SendAnswer>(200, "Its host has it");
-    let on_answer = Operation::new("Answer what an agent asks").body::<AnswerAgentBody>();
-    let on_answer = on_answer.answer::<RequestRow>(200, "The first answer");
-    let on_interrupt = Operation::new("End an agent's turn, not the agent");
-    let on_interrupt = on_interrupt.answer::<AgentView>(200, "The agent was asked to");
-    let on_stop = Operation::new("End an agent").optional_body::<StopAgent>();
-    let on_stop = on_stop.answer::<StopAnswer>(200, "Its program is reaped");
-    let on_history = Operation::new("What was said, also after the end").query::<HistoryQuery>();
-    let on_history = on_history.answer::<HistoryPage>(200, "The entries, the oldest first");
-    let on_requests = Operation::new("What agents ask, the latest first").query::<RequestFilter>();
-    let on_requests = on_requests.page_of::<RequestRow>("A page of requests");
-    let on_approve = Operation::new("Answer a request").body::<AnswerRequest>();
-    let on_approve = on_approve.answer::<RequestRow>(200, "The first answer");
-    let on_approve = on_approve
-        .answer::<SentAnswer>(202, "The client has it, and has not shown yet that it has taken it");
-    let on_dispatch =
-        Operation::new("Give work to an agent, and follow it").body::<SendMessageBody>();
-    let on_dispatch =
-        on_dispatch.answer_with(200, "Until the terminal event", "application/x-ndjson");
-    let on_dispatch = on_dispatch.answer::<Dispatched>(202, "With opts.async: the task");
-    api.get("/v1/agents", on_agents, agents)
-        .list("/v1/hosts", on_list, list)
-        .post("/v1/hosts", on_start, start)
-        .get("/v1/hosts/{id}", on_show, show)
-        .post("/v1/hosts/{id}/send", on_send, send)
-        .post("/v1/hosts/{id}/answer", on_answer, answer)
-        .post("/v1/hosts/{id}/interrupt", on_interrupt, interrupt)
-        .post("/v1/hosts/{id}/stop", on_stop, stop)
-        .get("/v1/hosts/{id}/history", on_history, history)
-        .list("/v1/requests", on_requests, requests)
-        .post("/v1/requests/{id}/answer", on_approve, approve)
-        .post("/v1/send_message", on_dispatch, send_message)
+    let dispatch = Operation::new("Give work to an agent, and follow it")
+        .media(200, "application/x-ndjson")
+        .answer::<Dispatched>(202);
+    api.get("/v1/agents", "Configured ways to run agents, by name", agents)
+        .list("/v1/hosts", "Agents, the latest first", list)
+        .post("/v1/hosts", Operation::new("Start an agent").statuses(&[201, 200]), start)
+        .get("/v1/hosts/{id}", "An agent, by its id or its session key", show)
+        .post("/v1/hosts/{id}/send", "Give an agent input", send)
+        .post("/v1/hosts/{id}/answer", answered("Answer what an agent asks"), answer)
+        .post("/v1/hosts/{id}/interrupt", "End its turn, not the agent", interrupt)
+        .post("/v1/hosts/{id}/stop", "End an agent", stop)
+        .get("/v1/hosts/{id}/history", "What was said, also after the end", history)
+        .list("/v1/requests", "What agents ask, the latest first", requests)
+        .post("/v1/requests/{id}/answer", answered("Answer a request"), approve)
+        .post("/v1/send_message", dispatch, send_message)
+}
+
+/// 202: the client has the answer, and has not shown yet that it has taken it.
+fn answered(summary: &'static str) -> Operation {
+    Operation::new(summary).statuses(&[200, 202])
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -126,16 +102,18 @@ async fn answer(
     item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(body): Json<AnswerAgentBody>,
-) -> Result<Response, Problem> {
+) -> StatusResult<AnsweredRequest> {
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
     answer_request(&item.app, &item.caller, Some(&item.id), &request_id, answer, sender).await
 }
 
-/// An answer whose client has not shown yet that it has taken it.
+/// A request that is answered.
 #[derive(Serialize, JsonSchema)]
-struct SentAnswer {
-    state: &'static str,
+struct AnsweredRequest {
+    /// `sent` if the client has not shown yet that it has taken the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
     #[serde(flatten)]
     request: RequestRow,
 }
@@ -147,15 +125,15 @@ async fn answer_request(
     request: &str,
     answer: AnswerRequest,
     sender: Option<Extension<RequestSender>>,
-) -> Result<Response, Problem> {
+) -> StatusResult<AnsweredRequest> {
     let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
     let agents = &app.services.agents;
-    Ok(match agents.answer_request(caller, agent, request, answer, sender).await? {
-        PromptOutcome::Taken(request) => Json(request).into_response(),
-        PromptOutcome::Sent(request) => {
-            (StatusCode::ACCEPTED, Json(SentAnswer { state: "sent", request })).into_response()
-        }
-    })
+    let (status, state, request) =
+        match agents.answer_request(caller, agent, request, answer, sender).await? {
+            PromptOutcome::Taken(request) => (StatusCode::OK, None, request),
+            PromptOutcome::Sent(request) => (StatusCode::ACCEPTED, Some("sent"), request),
+        };
+    Ok((status, Json(AnsweredRequest { state, request })))
 }
 
 async fn interrupt(item: ItemRequest) -> JsonResult<AgentView> {
@@ -179,7 +157,7 @@ async fn approve(
     item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(answer): Json<AnswerRequest>,
-) -> Result<Response, Problem> {
+) -> StatusResult<AnsweredRequest> {
     answer_request(&item.app, &item.caller, None, &item.id, answer, sender).await
 }
 
@@ -207,17 +185,12 @@ struct SendMessageOptions {
     /// Which agents may take it.
     mode: Option<WantedMode>,
     /// An ended conversation to go on with.
+    #[serde(alias = "session_id")]
     session: Option<String>,
-    /// The same.
-    session_id: Option<String>,
     /// The vendor's model.
     model: Option<String>,
     /// Where a new agent works.
     cwd: Option<String>,
-    /// Where a new agent works if neither `cwd` nor its instance says so.
-    default_cwd: Option<String>,
-    /// As the member `tag` beside `opts`.
-    tag: Option<String>,
     /// Who asks, which only the operator may choose.
     from_peer_id: Option<String>,
     /// A repeat with the same key is answered with the task first made.
@@ -246,13 +219,12 @@ async fn send_message(
     let SendMessageBody { instance, prompt, tag, opts } = body;
     let dispatch = NewDispatch {
         agent: instance,
-        tag: tag.or(opts.tag),
+        tag,
         prompt,
         mode: opts.mode,
-        session: opts.session.or(opts.session_id),
+        session: opts.session,
         model: opts.model,
         cwd: opts.cwd,
-        default_cwd: opts.default_cwd,
         from_peer_id: opts.from_peer_id,
         idempotency_key: opts.idempotency_key,
         ..NewDispatch::default()
@@ -268,7 +240,7 @@ async fn send_message(
     let new_guard =
         || CancelGuard { app: app.clone(), caller: caller.clone(), task: Some(task_id) };
     let feed = LineFeed { follower, guard: opts.cancel_on_disconnect.then(new_guard) };
-    let body = StreamBody::new(&app.stop, &app.keep_alive, None, feed);
+    let body = StreamBody::new(&app.stop, app.services.tuning().sse_keep_alive, None, feed);
     let mut response = json_lines(body.into_body());
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)

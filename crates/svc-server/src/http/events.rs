@@ -36,9 +36,8 @@ pub(super) fn routes(api: Api) -> Api {
     let read = Operation::new(
         "The log: a page of JSON, or with Accept: text/event-stream a feed without end",
     )
-    .query::<Read>()
     .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`")
-    .answer::<EventList>(200, "A page of events");
+    .answer::<EventList>(200);
     api.list(EVENTS, read, show)
 }
 
@@ -169,7 +168,7 @@ pub(super) fn sse_response(
     let from = from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
     let first = Some(format!("retry: {retry}\n\n{from}"));
     let feed = SseFeed { subscription, _presence: presence };
-    StreamBody::new(&app.stop, &app.keep_alive, first, feed).into_events()
+    StreamBody::new(&app.stop, app.services.tuning().sse_keep_alive, first, feed).into_events()
 }
 
 /// The client's cursor: its header, else its query; an empty one counts as absent.

@@ -39,19 +39,15 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes(api: Api) -> Api {
-    let alive = Operation::new("Whether a daemon is here, and which").open();
-    let alive = alive
-        .answer::<Alive>(200, "It is well; 503 while it starts or stops, or its database is away");
-    let health = Operation::new("Version, build and state of the store");
-    let doctor = Operation::new("What is wrong with this installation (operator, read_all)");
+    let alive = Operation::new("Whether a daemon is here, and which").open().answer::<Alive>(200);
     let metrics = Operation::new(
         "Metrics in the text format of Prometheus; in OpenMetrics where `Accept` names it",
     );
-    let metrics = metrics.answer_with(200, "Metrics", PROMETHEUS);
+    let metrics = metrics.media(200, PROMETHEUS).media(200, OPEN_METRICS);
     api.get("/health", alive, show_alive)
-        .get("/v1/health", health.answer::<Health>(200, "The daemon's health"), show_health)
-        .get("/v1/doctor", doctor.answer::<DoctorReport>(200, "What each check found"), examine)
-        .get("/metrics", metrics.answer_with(200, "Metrics", OPEN_METRICS), show_metrics)
+        .get("/v1/health", "Version, build and state of the store", show_health)
+        .get("/v1/doctor", "What is wrong with this installation (operator, read_all)", examine)
+        .get("/metrics", metrics, show_metrics)
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -24,25 +24,17 @@ use super::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_prompt = Operation::new("Hold a prompt of one's own session, for its hook").answer_with(
-        200,
-        "A line of JSON each second: open while the prompt waits, answer with the answer for the client; over is the last, when the prompt has ended",
-        "application/x-ndjson",
-    );
-    let on_printed = Operation::new("Say that the answer to a held prompt is printed");
-    let on_texts =
-        Operation::new("Be given texts for the sessions of one's own process, for a plugin");
-    let on_texts = on_texts.answer_with(
-        200,
-        "A line of JSON each second: open while the plugin is connected, give with a text to hand over, look with a text whose hand-over the client's record may show; over is the last",
-        "application/x-ndjson",
-    );
-    let on_report = Operation::new("Report the result of a text that a plugin was given");
-    let on_report = on_report.body::<HandoverReport>().answer::<ReportedHandover>(200, "Noted");
-    api.post("/v1/prompts/{id}/hold", on_prompt, hold_prompt)
-        .post("/v1/prompts/{id}/printed", on_printed.answer::<PrintedPrompt>(200, "Noted"), printed)
-        .post("/v1/handovers/hold", on_texts, hold_texts)
-        .post("/v1/handovers/{id}/report", on_report, report)
+    let lines = |summary| Operation::new(summary).media(200, "application/x-ndjson");
+    let texts = "Be given texts for the sessions of one's own process, for a plugin";
+    let report_one = "Report the result of a text that a plugin was given";
+    api.post(
+        "/v1/prompts/{id}/hold",
+        lines("Hold a prompt of one's own session, for its hook"),
+        hold_prompt,
+    )
+    .post("/v1/prompts/{id}/printed", "Say that the answer to a held prompt is printed", printed)
+    .post("/v1/handovers/hold", lines(texts), hold_texts)
+    .post("/v1/handovers/{id}/report", report_one, report)
 }
 
 /// What a hold is told.
@@ -92,15 +84,16 @@ impl Hold for HeldPrompt {
     }
 }
 
-/// A prompt whose answer is printed.
+/// What was reported is noted.
 #[derive(Serialize, JsonSchema)]
-struct PrintedPrompt {
-    request_id: String,
+struct Noted {
+    /// The request, or the hand-over.
+    id: String,
 }
 
-async fn printed(item: ItemRequest) -> JsonResult<PrintedPrompt> {
+async fn printed(item: ItemRequest) -> JsonResult<Noted> {
     item.app.services.prompts.printed(&item.caller, &item.id).await?;
-    Ok(Json(PrintedPrompt { request_id: item.id }))
+    Ok(Json(Noted { id: item.id }))
 }
 
 async fn hold_texts(app: App, caller: Caller) -> Result<Response, Problem> {
@@ -137,16 +130,7 @@ enum ReportedState {
     Unreadable,
 }
 
-/// A text of which a plugin has told.
-#[derive(Serialize, JsonSchema)]
-struct ReportedHandover {
-    handover_id: String,
-}
-
-async fn report(
-    item: ItemRequest,
-    Json(input): Json<HandoverReport>,
-) -> JsonResult<ReportedHandover> {
+async fn report(item: ItemRequest, Json(input): Json<HandoverReport>) -> JsonResult<Noted> {
     let report = match input.state {
         ReportedState::Taken => PluginReport::Taken,
         ReportedState::Refused => PluginReport::Refused,
@@ -155,5 +139,5 @@ async fn report(
         ReportedState::Unreadable => PluginReport::Unreadable,
     };
     item.app.services.handovers.report(&item.caller, &item.id, report)?;
-    Ok(Json(ReportedHandover { handover_id: item.id }))
+    Ok(Json(Noted { id: item.id }))
 }

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Code, Doctor, Problem, entry};
 pub(super) use crate::web::text_of;
-use crate::web::{self, EndsWithToken, KeepAlive};
+use crate::web::{self, EndsWithToken};
 
 pub(super) const PREFIX: &str = "svc";
 
@@ -49,8 +49,6 @@ pub struct AppState {
     pub doctor: Option<Doctor>,
     pub metrics: Metrics,
     pub identity: Identity,
-    /// Timer for the comments of idle streams.
-    pub keep_alive: KeepAlive,
     pub stop: CancellationToken,
 }
 

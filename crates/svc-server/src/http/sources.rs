@@ -16,57 +16,35 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 
 use super::{
     App, Code, Problem,
-    api::{Api, Operation},
+    api::{Api, Operation, Taken},
     request::{ItemRequest, Json, JsonResult, ListRequest, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
-    let on_list = on_list
-        .query::<OfProject>()
-        .query::<PageQuery>()
-        .answer::<SourceList>(200, "A page of servers");
-    let on_get = Operation::new("A child MCP server").query::<OfProject>();
-    let on_log = Operation::new(
-        "The end of what a child MCP server wrote to its error output (operator, read_all)",
-    );
-    let on_log =
-        on_log.query::<OfProject>().answer::<SourceLog>(200, "At most 64 KiB of each instance");
-    let on_changes = Operation::new(
-        "What waits for a person's approval: changed definitions of a child MCP server, or a project's file (operator, read_all)",
-    );
-    let on_changes = on_changes.query::<OfApproval>();
-    let on_changes = on_changes.answer::<SourceChanges>(200, "What has changed");
-    let change = |what| Operation::new(what).query::<OfProject>();
-    let the_server = |on: Operation| on.answer::<SourceView>(200, "The server");
-    let on_reconnect = change("Restart a child MCP server at once (operator)");
-    let on_enable = change("Turn a child MCP server on, for good (operator)");
-    let on_disable = change("Turn a child MCP server off, for good (operator)");
-    let on_reload = Operation::new("Read the files that name child MCP servers again (operator)");
-    let on_approve = Operation::new("Approve what waits of a child MCP server (operator)");
-    let on_approve = on_approve.query::<OfApproval>().body::<SourceApproval>();
-    let on_login = change("Begin a login to a child MCP server at a URL (operator)");
-    let on_login =
-        on_login.body::<LoginBody>().answer::<LoginPage>(200, "What to open in a browser");
-    let on_login_wait = change("Wait up to 25 s for the end of a login (operator)");
-    let on_login_wait =
-        on_login_wait.body::<LoginWait>().answer::<LoginState>(200, "How far it is");
-    let on_logout = change("Forget a login and have its tokens revoked (operator)");
-    let on_logout = on_logout.answer::<LogoutState>(200, "Result of the logout");
-    let on_tools = Operation::new("Tools that the caller may call, by name").query::<ToolFilter>();
-    api.get("/v1/tools", on_tools.page_of::<Descriptor>("A page of tools"), list_tools)
-        .get("/v1/sources", on_list, list)
-        .post("/v1/sources/reload", on_reload.answer::<SourceList>(200, "All of them"), reload)
-        .get("/v1/sources/{name}", the_server(on_get), get)
-        .get("/v1/sources/{name}/log", on_log, log)
-        .get("/v1/sources/{name}/changes", on_changes, changes)
-        .post("/v1/sources/{name}/approve", the_server(on_approve), approve)
-        .post("/v1/sources/{name}/reconnect", the_server(on_reconnect), reconnect)
-        .post("/v1/sources/{name}/enable", the_server(on_enable), enable)
-        .post("/v1/sources/{name}/disable", the_server(on_disable), disable)
-        .post("/v1/sources/{name}/login", on_login, log_in)
-        .post("/v1/sources/{name}/login/wait", on_login_wait, await_login)
-        .post("/v1/sources/{name}/logout", on_logout, log_out)
+    let read = "Read the files that name child MCP servers again (operator)";
+    let stderr =
+        "The end of what a child MCP server wrote to its error output (operator, read_all)";
+    let waiting = "What waits for a person's approval: changed definitions of a child MCP server, or a project's file (operator, read_all)";
+    let accept = "Approve what waits of a child MCP server (operator)";
+    let restart = "Restart a child MCP server at once (operator)";
+    let on = "Turn a child MCP server on, for good (operator)";
+    let off = "Turn a child MCP server off, for good (operator)";
+    let login = "Begin a login to a child MCP server at a URL (operator)";
+    let login_end = "Wait up to 25 s for the end of a login (operator)";
+    let logout = "Forget a login and have its tokens revoked (operator)";
+    api.get("/v1/tools", "Tools that the caller may call, by name", list_tools)
+        .get("/v1/sources", "Child MCP servers that the caller's files name, by name", list)
+        .post("/v1/sources/reload", read, reload)
+        .get("/v1/sources/{name}", "A child MCP server", get)
+        .get("/v1/sources/{name}/log", stderr, log)
+        .get("/v1/sources/{name}/changes", waiting, changes)
+        .post("/v1/sources/{name}/approve", accept, approve)
+        .post("/v1/sources/{name}/reconnect", restart, reconnect)
+        .post("/v1/sources/{name}/enable", on, enable)
+        .post("/v1/sources/{name}/disable", off, disable)
+        .post("/v1/sources/{name}/login", login, log_in)
+        .post("/v1/sources/{name}/login/wait", login_end, await_login)
+        .post("/v1/sources/{name}/logout", logout, log_out)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -128,10 +106,6 @@ struct OfProject {
 
 #[derive(Deserialize, JsonSchema)]
 struct OfApproval {
-    /// The operator's: see the servers of this project's files too. A session sees those of its own
-    /// project.
-    #[expect(dead_code, reason = "SourceRequest reads it; here it is for the description")]
-    project: Option<String>,
     /// The file that waits. By default what is in force of that name, else the file that waits.
     from: Option<String>,
 }
@@ -182,6 +156,12 @@ impl FromRequestParts<App> for SourceRequest {
         let Query(query) = Query::<OfProject>::from_request_parts(head, &app).await?;
         let folder = folder_of(&caller, &query).map(str::to_owned);
         Ok(Self { app, caller, name, folder })
+    }
+}
+
+impl Taken for SourceRequest {
+    fn describe(operation: &mut Operation) {
+        operation.query::<OfProject>();
     }
 }
 

@@ -27,26 +27,19 @@ use super::{
 use crate::web;
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_create = Operation::new("Make a task").body::<NewTask>();
-    let on_create = on_create.answer::<Task>(201, "Made, pending");
-    let on_create = on_create.answer::<Task>(200, "Made before, with the same idempotency_key");
-    let on_list = Operation::new("Tasks, the latest first").query::<TaskFilter>();
-    let on_append = Operation::new("Append events to a task: one, or an array of up to 1,000");
-    let on_append = on_append.body::<Events>().answer::<Appended>(200, "On the disk");
-    let on_cancel = Operation::new("Ask for a task to be stopped");
-    let on_cancel = on_cancel.answer::<Task>(200, "Cancelled: nobody had begun");
-    let on_cancel = on_cancel.answer::<Task>(202, "The runner was asked to stop");
-    let on_watch = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
-        .query::<Watch>()
-        .header("Last-Event-ID", "The last id received: what is greater follows");
-    let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
-    let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
-    api.post("/v1/tasks", on_create, create)
-        .list("/v1/tasks", on_list.page_of::<Task>("A page of tasks"), list)
-        .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
-        .post("/v1/tasks/{id}/events", on_append, append)
-        .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
-        .get("/v1/biam/subscribe", on_watch, watch)
+    let append_all = Operation::new("Append events to a task: one, or an array of up to 1,000");
+    let append_all = append_all.body::<Events>();
+    let stop = Operation::new("Ask for a task to be stopped").statuses(&[200, 202]);
+    let follow = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
+        .header("Last-Event-ID", "The last id received: what is greater follows")
+        .media(200, "text/event-stream")
+        .media(204, "");
+    api.post("/v1/tasks", Operation::new("Make a task").statuses(&[201, 200]), create)
+        .list("/v1/tasks", "Tasks, the latest first", list)
+        .get("/v1/tasks/{id}", "A task", show)
+        .post("/v1/tasks/{id}/events", append_all, append)
+        .post("/v1/tasks/{id}/cancel", stop, cancel)
+        .get("/v1/biam/subscribe", follow, watch)
 }
 
 async fn create(app: App, caller: Caller, Json(input): Json<NewTask>) -> StatusResult<Task> {
