@@ -1,27 +1,36 @@
-//! `/v1/agents`, `/v1/hosts` and `/v1/requests`; and `POST /v1/send_message`, which gives work to
-//! an agent and streams its output, one JSON object a line.
+//! `/v1/agents`, `/v1/hosts` and `/v1/requests`; the requests that hooks and plugins keep open; and
+//! `POST /v1/send_message`, which gives work to an agent and streams its output, one JSON object a
+//! line.
+
+use std::convert::Infallible;
 
 use axum::{
     Extension,
+    body::Body,
     http::{HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use svc_core::service::{
     Error, Page,
     agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
+    handovers::{PluginHold, PluginReport},
     log::StreamFollower,
     process::RequestSender,
-    prompts::{AnswerRequest, PromptOutcome},
+    prompts::{AnswerRequest, HeldPrompt, HeldPromptState, OPEN_PROMPT_INTERVAL, PromptOutcome},
 };
 use svc_model::{
-    AgentFilter, Caller, Event, InstanceStatus, InstanceView, RequestFilter, StreamName, TaskId,
+    AgentFilter, Caller, Event, InstanceStatus, InstanceView, MessageId, RequestFilter, StreamName,
+    TaskId,
 };
 use svc_store::RequestRow;
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     App, Problem,
@@ -31,12 +40,16 @@ use super::{
         json_lines,
     },
 };
-use crate::stream_body::{StreamBody, StreamSource};
+use crate::web::{StreamBody, StreamSource};
 
 pub(super) fn routes(api: Api) -> Api {
     let dispatch = Operation::new("Give work to an agent, and follow it")
         .media(200, "application/x-ndjson")
         .answer::<Dispatched>(202);
+    let lines = |summary| Operation::new(summary).media(200, "application/x-ndjson");
+    let hold = lines("Hold a prompt of one's own session, for its hook");
+    let texts = lines("Be given texts for the sessions of one's own process, for a plugin");
+    let reported = "Report the result of a text that a plugin was given";
     api.get("/v1/agents", "Configured ways to run agents, by name", agents)
         .list("/v1/hosts", "Agents, the latest first", list)
         .post("/v1/hosts", Operation::new("Start an agent").statuses(&[201, 200]), start)
@@ -48,6 +61,10 @@ pub(super) fn routes(api: Api) -> Api {
         .get("/v1/hosts/{id}/history", "What was said, also after the end", history)
         .list("/v1/requests", "What agents ask, the latest first", requests)
         .post("/v1/requests/{id}/answer", answered("Answer a request"), approve)
+        .post("/v1/prompts/{id}/hold", hold, hold_prompt)
+        .post("/v1/prompts/{id}/printed", "Say that the answer to it is printed", printed)
+        .post("/v1/handovers/hold", texts, hold_texts)
+        .post("/v1/handovers/{id}/report", reported, report)
         .post("/v1/send_message", dispatch, send_message)
 }
 
@@ -159,6 +176,114 @@ async fn approve(
     Json(answer): Json<AnswerRequest>,
 ) -> StatusResult<AnsweredRequest> {
     answer_request(&item.app, &item.caller, None, &item.id, answer, sender).await
+}
+
+// Hooks hold a prompt of their session, and plugins receive texts for the sessions of their process,
+// by requests that stay open. Both responses are lines of JSON, sent one at a time.
+
+/// What a hold is told.
+trait Hold: Send + 'static {
+    /// The next line, and whether it is the last.
+    fn next_line(&mut self) -> impl Future<Output = (Value, bool)> + Send;
+}
+
+fn state(word: &str) -> Value {
+    json!({ "state": word })
+}
+
+/// `open` at once, then the lines of the hold, until the last one or the daemon's stop.
+fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
+    let lines = stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
+        let stop = stop.clone();
+        async move {
+            if is_over {
+                return None;
+            }
+            let (line, is_last) = if is_first {
+                (state("open"), false)
+            } else {
+                stop.run_until_cancelled(hold.next_line()).await?
+            };
+            Some((Ok::<_, Infallible>(format!("{line}\n")), (hold, false, is_last)))
+        }
+    });
+    json_lines(Body::from_stream(lines))
+}
+
+async fn hold_prompt(item: ItemRequest) -> Result<Response, Problem> {
+    let prompt = item.app.services.prompts.hold(&item.caller, &item.id).await?;
+    Ok(hold_response(item.app.stop.clone(), prompt))
+}
+
+impl Hold for HeldPrompt {
+    async fn next_line(&mut self) -> (Value, bool) {
+        match self.next().await {
+            HeldPromptState::Open => (state("open"), false),
+            // The hook prints the answer while this connection is open.
+            HeldPromptState::Answered(answer) => {
+                (json!({ "state": "answer", "answer": answer }), false)
+            }
+            HeldPromptState::Printed | HeldPromptState::Over => (state("over"), true),
+        }
+    }
+}
+
+/// What was reported is noted.
+#[derive(Serialize, JsonSchema)]
+struct Noted {
+    /// The request, or the hand-over.
+    id: String,
+}
+
+async fn printed(item: ItemRequest) -> JsonResult<Noted> {
+    item.app.services.prompts.printed(&item.caller, &item.id).await?;
+    Ok(Json(Noted { id: item.id }))
+}
+
+async fn hold_texts(app: App, caller: Caller) -> Result<Response, Problem> {
+    Ok(hold_response(app.stop.clone(), app.services.handovers.hold(&caller)?))
+}
+
+impl Hold for PluginHold {
+    async fn next_line(&mut self) -> (Value, bool) {
+        match timeout(OPEN_PROMPT_INTERVAL, self.next()).await {
+            Ok(Some(word)) => (json!(word), false),
+            Ok(None) => (state("over"), true),
+            Err(_) => (state("open"), false),
+        }
+    }
+}
+
+/// What a plugin says of a hand-over.
+#[derive(Deserialize, JsonSchema)]
+struct HandoverReport {
+    /// Result of the hand-over, or the answer to where the messages are.
+    state: ReportedState,
+    /// Of `shows`: the messages that are in the session.
+    #[serde(default)]
+    messages: Vec<MessageId>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ReportedState {
+    Taken,
+    Refused,
+    Unknown,
+    Shows,
+    Unreadable,
+}
+
+async fn report(item: ItemRequest, Json(input): Json<HandoverReport>) -> JsonResult<Noted> {
+    let report = match input.state {
+        ReportedState::Taken => PluginReport::Taken,
+        ReportedState::Refused => PluginReport::Refused,
+        ReportedState::Unknown => PluginReport::Unknown,
+        ReportedState::Shows => PluginReport::Shows(input.messages),
+        ReportedState::Unreadable => PluginReport::Unreadable,
+    };
+    item.app.services.handovers.report(&item.caller, &item.id, report)?;
+    Ok(Json(Noted { id: item.id }))
 }
 
 /// Work for an agent.

@@ -28,7 +28,7 @@ pub(super) struct Operation {
     /// The statuses of the response that the handler's type describes.
     statuses: &'static [u16],
     parts: Vec<Part>,
-    answers: Vec<Answer>,
+    answers: Vec<ResponseForm>,
     open: bool,
 }
 
@@ -40,7 +40,7 @@ enum Part {
     Header(&'static str, &'static str),
 }
 
-struct Answer {
+struct ResponseForm {
     status: u16,
     media_type: &'static str,
     schema: Option<SchemaFunction>,
@@ -75,13 +75,13 @@ impl Operation {
     /// A response that the handler renders itself, as JSON.
     pub(super) fn answer<T: JsonSchema>(mut self, status: u16) -> Self {
         let (media_type, schema) = ("application/json", Some(schema::<T> as SchemaFunction));
-        self.answers.push(Answer { status, media_type, schema });
+        self.answers.push(ResponseForm { status, media_type, schema });
         self
     }
 
     /// A response of another type, or an empty one without a type.
     pub(super) fn media(mut self, status: u16, media_type: &'static str) -> Self {
-        self.answers.push(Answer { status, media_type, schema: None });
+        self.answers.push(ResponseForm { status, media_type, schema: None });
         self
     }
 
@@ -153,7 +153,7 @@ impl<T: JsonSchema> Given for Json<T> {
     fn describe(operation: &mut Operation) {
         for status in operation.statuses {
             let (status, media_type) = (*status, "application/json");
-            operation.answers.push(Answer { status, media_type, schema: Some(schema::<T>) });
+            operation.answers.push(ResponseForm { status, media_type, schema: Some(schema::<T>) });
         }
     }
 }
@@ -238,7 +238,7 @@ impl Api {
         handler: H,
     ) -> Self {
         let operation = described_by::<T, H>(operation.into());
-        self.add(path, "get", operation, get(handler).layer(from_fn(read_in_turn)))
+        self.add(path, "get", operation, get(handler).route_layer(from_fn(read_in_turn)))
     }
 
     pub(super) fn post<T: 'static, H: Handler<T, App> + Described<T>>(
@@ -250,7 +250,7 @@ impl Api {
         let operation = described_by::<T, H>(operation.into());
         let has_body = operation.parts.iter().any(|part| matches!(part, Part::Body(..)));
         let route = post(handler);
-        let route = if has_body { route } else { route.layer(from_fn(without_body)) };
+        let route = if has_body { route } else { route.route_layer(from_fn(without_body)) };
         self.add(path, "post", operation, route)
     }
 

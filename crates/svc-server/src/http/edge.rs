@@ -59,7 +59,7 @@ use super::{
     api::{Api, Operation},
     connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
     entry::{self, Identified, identify},
-    events, health, holds, journal, page, peers, sources, tasks,
+    events, health, journal, page, peers, sources, tasks,
 };
 use crate::web::{GivenRequestId, RouteName};
 
@@ -486,7 +486,6 @@ fn api() -> Api {
         peers::routes,
         tasks::routes,
         agents::routes,
-        holds::routes,
         events::routes,
         journal::routes,
         access::routes,

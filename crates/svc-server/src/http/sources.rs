@@ -17,7 +17,7 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 use super::{
     App, Code, Problem,
     api::{Api, Operation, Taken},
-    request::{ItemRequest, Json, JsonResult, ListRequest, PageResult, Query},
+    request::{ItemRequest, Json, JsonResult, ListRequest, PageResult, Query, may_read_all},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -54,36 +54,12 @@ struct LoginBody {
     port: Option<u16>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct LoginPage {
-    /// What the person opens in a browser.
-    authorization_url: String,
-    /// Where the browser comes back to. The daemon listens there for 10 minutes.
-    redirect_uri: String,
-}
-
 #[derive(Deserialize, JsonSchema)]
 struct LoginWait {
     /// The address that the browser was redirected to, if it cannot reach this machine.
     redirect: Option<String>,
     /// How long to wait, in milliseconds; at most 25000.
     wait_ms: Option<u64>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct LoginState {
-    state: LoginWord,
-    /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum LoginWord {
-    Waiting,
-    Done,
-    Failed,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -206,9 +182,10 @@ fn operators_own(caller: &Caller) -> Result<(), Problem> {
     if caller.is_operator() { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
 }
 
-fn reads_everything(caller: &Caller) -> Result<(), Problem> {
-    let why = "this is for the operator, or needs read_all";
-    if caller.has_scope(READ_ALL) { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
+/// A person's decision about a server was not written.
+fn not_kept(error: impl std::fmt::Display) -> Problem {
+    tracing::error!(%error, "a decision about a server cannot be kept");
+    Problem::new(Code::Internal, "the decision cannot be kept: see the daemon's log")
 }
 
 /// Removes what the caller may not see: the instances of others and the command.
@@ -257,7 +234,7 @@ async fn get(server: SourceRequest) -> JsonResult<SourceView> {
 }
 
 async fn log(server: SourceRequest) -> JsonResult<SourceLog> {
-    reads_everything(&server.caller)?;
+    may_read_all(&server.caller)?;
     let log = server.servers()?.log(&server.name).ok_or_else(|| server.unknown())?;
     Ok(Json(SourceLog { log }))
 }
@@ -266,7 +243,7 @@ async fn changes(
     server: SourceRequest,
     Query(OfApproval { from, .. }): Query<OfApproval>,
 ) -> JsonResult<SourceChanges> {
-    reads_everything(&server.caller)?;
+    may_read_all(&server.caller)?;
     let found = server.servers()?.changes(&server.name, from.as_deref());
     let (changes, digest) = found.ok_or_else(|| server.unknown())?;
     Ok(Json(SourceChanges { count: changes.len(), changes, digest }))
@@ -280,10 +257,7 @@ async fn approve(
     operators_own(&server.caller)?;
     let (servers, name) = (server.servers()?, &server.name);
     let approved = servers.approve(name, from.as_deref(), &body.digest).await;
-    let approved = approved.map_err(|error| {
-        tracing::error!(error = %error, "an approval cannot be kept");
-        Problem::new(Code::Internal, "the approval cannot be kept: see the daemon's log")
-    })?;
+    let approved = approved.map_err(not_kept)?;
     match approved {
         None => Err(server.unknown()),
         Some(false) => {
@@ -318,45 +292,34 @@ async fn disable(server: SourceRequest) -> JsonResult<SourceView> {
 fn switch(server: &SourceRequest, enabled: bool) -> JsonResult<SourceView> {
     operators_own(&server.caller)?;
     server.view()?;
-    manager(&server.app)?.switch(&server.name, enabled).map_err(|error| {
-        tracing::error!(error = %error, "a decision cannot be written");
-        Problem::new(Code::Internal, "the decision cannot be written: see the daemon's log")
-    })?;
+    manager(&server.app)?.switch(&server.name, enabled).map_err(not_kept)?;
     server.view()
 }
 
-async fn log_in(server: SourceRequest, Json(body): Json<LoginBody>) -> JsonResult<LoginPage> {
+async fn log_in(server: SourceRequest, Json(body): Json<LoginBody>) -> JsonResult<OpenLogin> {
     let (key, name) = (server.key()?, &server.name);
     let open = manager(&server.app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
-    let OpenLogin { authorization_url, redirect: redirect_uri } =
-        open.map_err(|reason| Problem::new(Code::Conflict, format!("{name}: {reason}")))?;
-    Ok(Json(LoginPage { authorization_url, redirect_uri }))
+    let refused = |reason| Problem::new(Code::Conflict, format!("{name}: {reason}"));
+    open.map(Json).map_err(refused)
 }
 
-async fn await_login(server: SourceRequest, Json(body): Json<LoginWait>) -> JsonResult<LoginState> {
+async fn await_login(
+    server: SourceRequest,
+    Json(body): Json<LoginWait>,
+) -> JsonResult<LoginOutcome> {
     let (key, name) = (server.key()?, &server.name);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
     let login = manager(&server.app)?.login(&key);
     let outcome = login.outcome(body.redirect.as_deref(), wait);
     // The wait must not delay shutdown.
     let outcome = server.app.stop.run_until_cancelled(outcome).await;
-    let outcome = outcome
-        .unwrap_or(Some(LoginOutcome::Waiting))
-        .ok_or_else(|| Problem::new(Code::Conflict, format!("{name} has no login")))?;
-    let (state, reason) = match outcome {
-        LoginOutcome::Waiting => (LoginWord::Waiting, None),
-        LoginOutcome::Done => (LoginWord::Done, None),
-        LoginOutcome::Failed(reason) => (LoginWord::Failed, Some(reason)),
-    };
-    Ok(Json(LoginState { state, reason }))
+    let none = || Problem::new(Code::Conflict, format!("{name} has no login"));
+    outcome.unwrap_or(Some(LoginOutcome::Waiting)).map(Json).ok_or_else(none)
 }
 
 async fn log_out(server: SourceRequest) -> JsonResult<LogoutState> {
     let key = server.key()?;
-    let outcome = manager(&server.app)?.login(&key).end().await.map_err(|error| {
-        tracing::error!(error = %error, "a login cannot be forgotten");
-        Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
-    })?;
+    let outcome = manager(&server.app)?.login(&key).end().await.map_err(not_kept)?;
     Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
 }
 

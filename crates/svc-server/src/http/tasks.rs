@@ -1,6 +1,6 @@
 //! `/v1/tasks`, and the feed of one task.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     http::{HeaderMap, StatusCode},
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use svc_core::service::log::StartAfter;
 use svc_model::{
-    Caller, FrameKind, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
-    TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, Timestamp, limits,
+    Caller, Framing, NewFrame, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
+    TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, limits,
 };
 
 use super::{
@@ -62,24 +62,25 @@ async fn show(item: ItemRequest) -> JsonResult<Arc<Task>> {
 #[serde(untagged)]
 #[expect(dead_code, reason = "stands for the body in the description")]
 enum Events {
-    One(EventIn),
-    Many(Vec<EventIn>),
+    One(EventIn<()>),
+    Many(Vec<EventIn<()>>),
 }
 
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "stands for the body in the description")]
-struct EventIn {
+/// An event; `data` depends on its kind.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(bound = "", rename = "EventIn")]
+struct EventIn<D> {
     kind: EventInKind,
     /// Of a `frame`: `{line, kind: "stdout"|"stderr", ts?}`. Of `task` and `terminal`:
     /// `{status, exit_code?, signal?, error?}`.
-    data: serde_json::Map<String, serde_json::Value>,
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    data: D,
     /// The producer's own id, 1 to 128 bytes: a repeat is answered with the ids first given.
     id: Option<String>,
 }
 
-#[derive(JsonSchema)]
+#[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[expect(dead_code, reason = "stands for the body in the description")]
 enum EventInKind {
     Frame,
     Task,
@@ -136,27 +137,8 @@ async fn watch(
 }
 
 #[derive(Deserialize)]
-struct RawEvent<'a, D> {
-    #[serde(borrow)]
-    kind: Cow<'a, str>,
-    data: D,
-    id: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct RawFrame {
-    line: String,
-    #[serde(default)]
-    kind: FrameKind,
-    ts: Option<Timestamp>,
-}
-
-#[derive(Deserialize)]
 struct RawChange {
     status: TaskStatus,
-    exit_code: Option<i32>,
-    signal: Option<String>,
-    error: Option<String>,
     runner: Option<RunnerProcess>,
 }
 
@@ -166,20 +148,20 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
 }
 
 /// Nearly all events are frames, so a body is first parsed as frames only, in one pass.
-type FrameEvent<'a> = Object<RawEvent<'a, Object<RawFrame>>>;
+type FrameEvent = Object<EventIn<Object<NewFrame>>>;
 
 /// Parses a body of frames only; `None` if it has anything else or any fault.
 fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
-    let frames: Vec<FrameEvent<'_>> = if text.trim_ascii_start().starts_with('[') {
+    let frames: Vec<FrameEvent> = if text.trim_ascii_start().starts_with('[') {
         serde_json::from_str(text).ok()?
     } else {
         vec![serde_json::from_str(text).ok()?]
     };
     let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
-        && frames.iter().all(|Object(frame)| frame.kind == "frame");
-    let event = |Object(RawEvent { data: Object(data), id, .. }): FrameEvent<'_>| {
-        let RawFrame { line, kind, ts } = data;
-        TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
+        && frames.iter().all(|Object(frame)| frame.kind == EventInKind::Frame);
+    let event = |Object(EventIn { data: Object(data), id, .. }): FrameEvent| TaskEvent {
+        producer_id: id,
+        body: TaskEventBody::Frame(data),
     };
     is_plain.then(|| frames.into_iter().map(event).collect())
 }
@@ -202,25 +184,18 @@ fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_, &RawValue>) -> Result<TaskEvent, Problem> {
-    let body = match &*raw.kind {
-        "frame" => {
-            let RawFrame { line, kind, ts } = parse_data(raw.data)?;
-            TaskEventBody::Frame { line, kind, ts }
-        }
-        "task" => parse_change(raw.data, false)?,
-        "terminal" => parse_change(raw.data, true)?,
-        _ => {
-            let rule = "must be frame, task or terminal";
-            return Err(Problem::invalid("kind", rule));
-        }
+fn parse_event(raw: EventIn<&RawValue>) -> Result<TaskEvent, Problem> {
+    let body = match raw.kind {
+        EventInKind::Frame => TaskEventBody::Frame(parse_data(raw.data)?),
+        EventInKind::Task => parse_change(raw.data, false)?,
+        EventInKind::Terminal => parse_change(raw.data, true)?,
     };
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
 /// Parses a `task` or a `terminal` event: the two differ in the allowed statuses.
 fn parse_change(data: &RawValue, terminal: bool) -> Result<TaskEventBody, Problem> {
-    let RawChange { status, exit_code, signal, error, runner } = parse_data(data)?;
+    let RawChange { status, runner } = parse_data(data)?;
     if status.is_terminal() != terminal {
         let rule = if terminal {
             "must be done, failed, cancelled or expired in a `terminal` event"
@@ -229,7 +204,7 @@ fn parse_change(data: &RawValue, terminal: bool) -> Result<TaskEventBody, Proble
         };
         return Err(Problem::invalid("data.status", rule));
     }
-    let report = TaskReport { exit_code, signal, error };
+    let report: TaskReport = parse_data(data)?;
     Ok(TaskEventBody::Change(TaskChange { report, runner, ..TaskChange::to(status, None) }))
 }
 

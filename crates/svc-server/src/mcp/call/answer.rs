@@ -28,7 +28,7 @@ use super::{
         rpc::{
             CacheHint, EraResult, INTERNAL_ERROR, INVALID_PARAMS, RequestEra, ResultType, RpcError,
             UNAUTHORIZED, error_message, object_or_empty, raw_in_era, request_message,
-            result_message, result_with_room,
+            result_message,
         },
         server::{McpSession, RequestOutcome},
     },
@@ -107,16 +107,6 @@ impl<'a> CallToolResult<'a> {
     }
 }
 
-/// The approximate length of the result in bytes.
-fn room_for(output: &Output) -> usize {
-    match output {
-        // The object twice, once as a string: about every sixth of its bytes is a quote.
-        Output::Object(object) => object.get().len() * 2 + object.get().len() / 4 + 256,
-        Output::Verbatim(result) => result.get().len() + 64,
-        Output::Content { .. } => 512,
-    }
-}
-
 /// The output for the client, which may say that the tool failed; or a JSON-RPC error.
 fn output_of(outcome: Result<Output, Failure>, era: RequestEra) -> Result<Output, RpcError> {
     match outcome {
@@ -176,16 +166,11 @@ impl CallAnswer {
         };
         let outcome =
             if output.is_error() { RequestOutcome::ToolError } else { RequestOutcome::Result };
-        let room = room_for(&output);
         let message = match CallToolResult::from_output(&output) {
             CallToolResult::Own(members) => {
-                let result = EraResult::complete(era, members, None);
-                result_with_room(id, &result, room)
+                result_message(id, &EraResult::complete(era, members, None))
             }
-            CallToolResult::Verbatim(result) => {
-                let result = raw_in_era(result, era, None);
-                result_with_room(id, &result, room)
-            }
+            CallToolResult::Verbatim(result) => result_message(id, &raw_in_era(result, era, None)),
         };
         Self { message, status: 200, outcome }
     }
@@ -197,8 +182,7 @@ impl CallAnswer {
         result: &RawValue,
         cache: Option<CacheHint>,
     ) -> Self {
-        let room = result.get().len() + 128;
-        let message = result_with_room(id, &raw_in_era(result, era, cache), room);
+        let message = result_message(id, &raw_in_era(result, era, cache));
         Self { message, status: 200, outcome: RequestOutcome::Result }
     }
 
@@ -357,7 +341,6 @@ pub(super) async fn end_call(
         }
     };
     server.running.remove(id);
-    server.tasks_changed.send_modify(|count| *count += 1);
     is_recorded
 }
 

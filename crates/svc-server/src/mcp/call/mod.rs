@@ -505,8 +505,7 @@ mod tests {
             Ok(Output::text("done"))
         });
         // The task has ended before the client's request is polled.
-        let mut ends = server.tasks_changed.subscribe();
-        ends.wait_for(|count| *count > 0).await.unwrap();
+        server.finish().await;
         let CallAnswer { message, status, outcome } = pending.answer.await;
         assert_eq!((status, outcome), (200, RequestOutcome::Task), "{message}");
         assert!(message.contains("\"completed\""), "{message}");

@@ -31,7 +31,7 @@ use super::{
         open_round, say, still_permitted, task_end,
     },
 };
-use crate::stream_body::SilenceTimer;
+use crate::web::SilenceTimer;
 
 /// Capacity of the queue of answers to a task's questions.
 const GIVEN: usize = 4;
@@ -170,13 +170,14 @@ impl CallRun {
         let (cancel, close_requests) = (CancellationToken::new(), watch::Sender::new(0));
         let active = ActiveCall {
             record: Arc::clone(&self.record),
+            request,
             cancel: cancel.clone(),
             cancel_reason: self.call().cancel_reason(),
             close_requests: close_requests.subscribe(),
             given,
         };
         self.control = Some(CallControl { cancel, given: receiver, close_requests });
-        self.server.running.insert(id, request, active);
+        self.server.running.insert(id, active);
     }
 
     /// Runs a tool to its end. Returns the answer if the caller of this function waits for it.
@@ -426,7 +427,6 @@ impl CallRun {
         let CallMode::Task(id) = &self.mode else { return Ok(false) };
         let (questions, answers) = (self.round.questions_json(), self.round.answers_json());
         self.server.services.mcp.ask_in_call(id, questions, Some(answers)).await?;
-        self.server.tasks_changed.send_modify(|count| *count += 1);
         Ok(true)
     }
 
