@@ -286,6 +286,7 @@ fn subscription_acknowledges_and_sends_only_what_it_grants() {
         json!({ "notifications": [] }),
         json!({ "notifications": { "resourceSubscriptions": "all" } }),
         json!({ "notifications": { "resourceSubscriptions": [3] } }),
+        json!({ "notifications": { "taskIds": {} } }),
     ] {
         let body = modern_body(1, "subscriptions/listen", &params, &with_tasks());
         refused(&modern_post(&d, &body).send(), 200, -32602);
@@ -294,6 +295,32 @@ fn subscription_acknowledges_and_sends_only_what_it_grants() {
         let body = request(1, "subscriptions/listen", &json!({ "notifications": {} }));
         refused(&super::post(caller, &body).send(), 200, -32601);
     }
+}
+
+#[test]
+fn subscription_reports_tasks_to_their_owner_only() {
+    let d = quick();
+    let mine = d.reader("s-1");
+    let task = new_task(&d);
+    let made = begin(&mine, &task);
+    let id = &made["taskId"];
+    let wanted = json!({ "taskIds": [id, "call_x"] });
+    let mut other = listen(&d, &json!(1), &wanted, &json!({}));
+    let mut stream = listen(&mine, &json!(2), &wanted, &json!({ "taskIds": [id] }));
+    let told = stream.news("notifications/tasks");
+    assert_eq!(told.json["params"]["status"], "working", "where it stands");
+    finish(&d, &task);
+    let told = stream.news("notifications/tasks").json["params"].clone();
+    belongs(&told, &json!(2));
+    assert_eq!((&told["taskId"], &told["status"]), (id, &json!("completed")));
+    given(&told["result"]);
+    stream.is_silent();
+    other.is_silent();
+    // A client without the capability gets no notifications of tasks.
+    let params = json!({ "notifications": wanted });
+    let body = modern_body(3, "subscriptions/listen", &params, &json!({}));
+    let mut stream = Stream::open(&modern_post(&mine, &body));
+    assert_eq!(stream.next().json["params"]["notifications"], json!({}));
 }
 
 #[test]

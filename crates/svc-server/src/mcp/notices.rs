@@ -1,10 +1,10 @@
-//! Notices to clients without a request: a list or a resource has changed.
+//! Notices to clients without a request: a list, a resource or a task has changed.
 //!
 //! A notice is a level and not an edge: it says that something is new since the client last looked.
 //! So nothing is kept for a client that is away. When it comes back, the log says what has changed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -12,11 +12,12 @@ use futures_util::future::OptionFuture;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use svc_core::service::{Error, log::StreamChanges};
-use svc_model::Caller;
+use svc_model::{CallId, Caller};
+use svc_store::CallState;
 use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
 
-use super::{McpServer, methods::CallerResources, rpc::notification_message};
+use super::{McpServer, call::McpTaskView, methods::CallerResources, rpc::notification_message};
 
 /// Least time between notices of resources, since a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +31,7 @@ pub(crate) struct NoticeFilter {
     pub(crate) prompts: bool,
     pub(crate) resources: bool,
     pub(crate) watched: WatchedResources,
+    pub(crate) tasks: Vec<CallId>,
 }
 
 pub(super) enum Notice {
@@ -41,12 +43,15 @@ pub(super) enum Notice {
         /// Position of the log up to which all updates have been sent once this one is.
         position: Option<i64>,
     },
+    TaskChanged(Box<McpTaskView>),
 }
 
 #[derive(Serialize)]
 struct NoticeParams<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<&'a str>,
+    #[serde(flatten)]
+    task: Option<&'a McpTaskView>,
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     meta: Option<BTreeMap<&'static str, &'a RawValue>>,
 }
@@ -55,7 +60,7 @@ impl Notice {
     /// The notification. It names the listen request of a stateless client.
     pub(super) fn message(&self, listen_request: Option<&RawValue>) -> String {
         let meta = listen_request.map(|id| BTreeMap::from([(meta::SUBSCRIPTION_ID, id)]));
-        let mut params = NoticeParams { uri: None, meta };
+        let mut params = NoticeParams { uri: None, task: None, meta };
         let method = match self {
             Self::ToolsChanged => "notifications/tools/list_changed",
             Self::PromptsChanged => "notifications/prompts/list_changed",
@@ -63,6 +68,10 @@ impl Notice {
             Self::ResourceUpdated { uri, .. } => {
                 params.uri = Some(uri);
                 "notifications/resources/updated"
+            }
+            Self::TaskChanged(task) => {
+                params.task = Some(task);
+                "notifications/tasks"
             }
         };
         notification_message(method, &params)
@@ -78,12 +87,21 @@ pub(crate) struct NoticeQueue {
     resources: watch::Receiver<u64>,
     /// `None` if no resources are watched.
     updates: Option<Box<ResourceUpdates>>,
+    /// `None` if no tasks are watched.
+    tasks: Option<Box<McpTaskChanges>>,
     queue: VecDeque<Notice>,
 }
 
 struct ResourceUpdates {
     moves: StreamChanges,
     not_before: Instant,
+}
+
+struct McpTaskChanges {
+    changed: watch::Receiver<u64>,
+    /// A task may have changed since the tasks were last read.
+    due: bool,
+    given: HashMap<CallId, CallState>,
 }
 
 impl ResourceUpdates {
@@ -103,11 +121,17 @@ impl NoticeQueue {
     ) -> Result<Self, Error> {
         let (updates, queue) =
             resource_updates(server, caller, &filter.watched, from, None).await?;
+        let tasks = (!filter.tasks.is_empty()).then(|| {
+            let changed = server.tasks_changed.subscribe();
+            // The first notice of each task is its present state.
+            Box::new(McpTaskChanges { changed, due: true, given: HashMap::new() })
+        });
         Ok(Self {
             tools: server.catalogue.changes(),
             prompts: server.prompts_changed.subscribe(),
             resources: server.resources_changed.subscribe(),
             updates,
+            tasks,
             queue,
             server: server.clone(),
             caller: caller.clone(),
@@ -151,6 +175,7 @@ impl NoticeQueue {
                 Ok(()) = self.prompts.changed(), if filter.prompts => return Ok(Notice::PromptsChanged),
                 Ok(()) = self.resources.changed(), if filter.resources => return Ok(Notice::ResourcesChanged),
                 Some(()) = OptionFuture::from(moved) => Box::pin(self.read_updates()).await?,
+                () = tasks_changed(self.tasks.as_mut()) => Box::pin(self.read_tasks()).await?,
                 else => std::future::pending().await,
             }
         }
@@ -163,6 +188,25 @@ impl NoticeQueue {
             updates.not_before = Instant::now() + PAUSE;
             self.queue.extend(update_notices(&self.filter.watched, moved));
         }
+        Ok(())
+    }
+
+    async fn read_tasks(&mut self) -> Result<(), Error> {
+        let Some(tasks) = &mut self.tasks else { return Ok(()) };
+        let services = &self.server.services;
+        for id in &self.filter.tasks {
+            if tasks.given.get(id).is_some_and(|state| state.is_terminal()) {
+                continue;
+            }
+            let row = services.mcp.call(&self.caller, id.as_str()).await?;
+            let Some(row) = row.filter(|row| row.is_task) else { continue };
+            if tasks.given.get(id) != Some(&row.state) {
+                let task = McpTaskView::read(services, &row).await?;
+                tasks.given.insert(id.clone(), row.state);
+                self.queue.push_back(Notice::TaskChanged(Box::new(task)));
+            }
+        }
+        tasks.due = false;
         Ok(())
     }
 }
@@ -204,4 +248,16 @@ fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> 
         }
     }
     notices
+}
+
+async fn tasks_changed(tasks: Option<&mut Box<McpTaskChanges>>) {
+    match tasks {
+        None => std::future::pending().await,
+        Some(tasks) if tasks.due => {}
+        Some(tasks) => {
+            // The server holds the sender, so this does not fail.
+            tasks.changed.changed().await.ok();
+            tasks.due = true;
+        }
+    }
 }

@@ -130,9 +130,9 @@ impl<'a> PostedMessages<'a> {
             meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(response);
         }
-        if request.method == "subscriptions/listen" && origin.modern().is_some() {
+        if let (Some(client), "subscriptions/listen") = (origin.modern(), request.method.as_str()) {
             SessionSearch { server, caller, headers, origin: &origin }.named().await?;
-            let response = Box::pin(listen(server, caller, &request)).await?;
+            let response = Box::pin(listen(server, caller, client, &request)).await?;
             meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(response);
         }

@@ -63,6 +63,7 @@ pub struct McpServerState {
     /// Counts changes of the list of resources; changes within a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
     pub(crate) prompts_changed: watch::Sender<u64>,
+    pub(crate) tasks_changed: watch::Sender<u64>,
     /// Work that no request waits for.
     pub(crate) background: TaskTracker,
 }
@@ -100,6 +101,7 @@ impl McpServer {
             state_signer: RequestStateSigner::new(key),
             resources_changed: watch::Sender::new(0),
             prompts_changed: watch::Sender::new(0),
+            tasks_changed: watch::Sender::new(0),
             background,
         })))
     }

@@ -341,7 +341,7 @@ impl McpSessionNotices {
         let _ = session.take_unread_subscriptions();
         let watched = watched_resources(server, session).await?;
         let (tools, prompts, resources) = (true, true, true);
-        let filter = NoticeFilter { tools, prompts, resources, watched };
+        let filter = NoticeFilter { tools, prompts, resources, watched, tasks: Vec::new() };
         let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
         let (server, session) = (server.clone(), Arc::clone(session));
         Ok(Self { server, session, queue, subscriptions, due: false, since: None })

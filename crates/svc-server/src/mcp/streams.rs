@@ -21,7 +21,9 @@ use super::{
     call::log_stream_of,
     methods::CallerResources,
     notices::{NoticeFilter, NoticeQueue},
-    request::{SESSION_ID, check_legacy_revision, names_modern, no_session, session_of},
+    request::{
+        ModernClient, SESSION_ID, check_legacy_revision, names_modern, no_session, session_of,
+    },
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
@@ -133,6 +135,7 @@ struct Acknowledgement<'a> {
 pub(super) async fn listen(
     server: &McpServer,
     caller: &Caller,
+    client: &ModernClient,
     request: &ClientRequest,
 ) -> Result<Response, RpcError> {
     let Some(Value::Object(requested)) = request.params.get("notifications") else {
@@ -151,11 +154,18 @@ pub(super) async fn listen(
         filter.watched.entry(stream.as_str().to_owned()).or_default().insert(uri.to_owned());
         uris.push(uri);
     }
+    for id in texts(requested, "taskIds")? {
+        let task = server.services.mcp.call(caller, id).await?.filter(|row| row.is_task);
+        if let Some(row) = task.filter(|_| client.has_tasks()) {
+            filter.tasks.push(row.call_id);
+        }
+    }
     let granted = [
         ("toolsListChanged", json!(filter.tools), filter.tools),
         ("promptsListChanged", json!(filter.prompts), filter.prompts),
         ("resourcesListChanged", json!(filter.resources), filter.resources),
         ("resourceSubscriptions", json!(uris), !uris.is_empty()),
+        ("taskIds", json!(filter.tasks), !filter.tasks.is_empty()),
     ];
     let granted = granted.into_iter().filter(|(.., is_granted)| *is_granted);
     let notifications = granted.map(|(name, value, _)| (name.to_owned(), value)).collect();

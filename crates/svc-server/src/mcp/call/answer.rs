@@ -341,6 +341,7 @@ pub(super) async fn end_call(
         }
     };
     server.running.remove(id);
+    server.tasks_changed.send_modify(|count| *count += 1);
     is_recorded
 }
 

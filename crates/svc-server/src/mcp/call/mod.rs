@@ -505,7 +505,8 @@ mod tests {
             Ok(Output::text("done"))
         });
         // The task has ended before the client's request is polled.
-        server.finish().await;
+        let mut ends = server.tasks_changed.subscribe();
+        ends.wait_for(|count| *count > 0).await.unwrap();
         let CallAnswer { message, status, outcome } = pending.answer.await;
         assert_eq!((status, outcome), (200, RequestOutcome::Task), "{message}");
         assert!(message.contains("\"completed\""), "{message}");

@@ -427,6 +427,7 @@ impl CallRun {
         let CallMode::Task(id) = &self.mode else { return Ok(false) };
         let (questions, answers) = (self.round.questions_json(), self.round.answers_json());
         self.server.services.mcp.ask_in_call(id, questions, Some(answers)).await?;
+        self.server.tasks_changed.send_modify(|count| *count += 1);
         Ok(true)
     }
 
