@@ -23,16 +23,14 @@ pub(super) fn routes(api: Api) -> Api {
         "Get a token for the client's process that started the one that asks (Unix socket, without a token)",
     );
     let make = Operation::new("Make a session token (operator)").statuses(&[201]);
-    let rotate_own = "Make a new operator token in place of the old one (operator)";
-    let follow = "Let a folder follow the remote that its repository has now (operator)";
     let proof = Operation::new("Prove that this daemon knows a token, before the token is sent");
     api.post(PROCESS_TOKENS_PATH, trade_one.statuses(&[201]), trade)
         .post("/v1/tokens", make, mint)
         .get("/v1/tokens", "Session tokens, the latest first (operator, read_all)", tokens)
         .delete("/v1/tokens/{id}", "Take a session token back (operator)", revoke)
-        .post("/v1/token/rotate", rotate_own, rotate)
+        .post("/v1/token/rotate", "Replace the operator token (operator)", rotate)
         .get("/v1/projects", "Projects with their folders, by name (operator, read_all)", projects)
-        .post("/v1/projects/move", follow, move_folder)
+        .post("/v1/projects/move", "Let a folder follow its remote (operator)", move_folder)
         .post(DAEMON_PROOF, proof.open(), prove)
 }
 

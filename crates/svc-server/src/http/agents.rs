@@ -316,6 +316,8 @@ struct SendMessageOptions {
     model: Option<String>,
     /// Where a new agent works.
     cwd: Option<String>,
+    /// As the member `tag` beside `opts`.
+    tag: Option<String>,
     /// Who asks, which only the operator may choose.
     from_peer_id: Option<String>,
     /// A repeat with the same key is answered with the task first made.
@@ -344,7 +346,7 @@ async fn send_message(
     let SendMessageBody { instance, prompt, tag, opts } = body;
     let dispatch = NewDispatch {
         agent: instance,
-        tag,
+        tag: tag.or(opts.tag),
         prompt,
         mode: opts.mode,
         session: opts.session,

@@ -246,7 +246,7 @@ impl Doctor {
     }
 
     /// Runs the checks. Fails if the program prints no report.
-    pub(super) async fn run(&self) -> std::io::Result<DoctorReport> {
+    async fn run(&self) -> std::io::Result<DoctorReport> {
         let _turn = self.turn.lock().await;
         let mut child = Command::new(&self.program)
             .args(["doctor", "--json"])
@@ -283,11 +283,11 @@ fn variables(store: &StoreSettings) -> Vec<(&'static str, OsString)> {
 
 /// What the checks found.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub struct DoctorReport {
+struct DoctorReport {
     /// Whether none failed.
-    pub ok: bool,
+    ok: bool,
     /// One for each.
-    pub checks: Vec<Finding>,
+    checks: Vec<Finding>,
 }
 
 /// What one check found.

@@ -27,18 +27,15 @@ use super::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let calibrated =
-        "How often predictions came true: by stated probability, and by the week of the verdict";
-    let end = "End a record whose session is over, without a verdict";
     api.list("/v1/sessions", "Sessions, those heard of last first", sessions)
         .get("/v1/sessions/{id}", "A session with its counters and its active record", session)
         .list("/v1/sessions/{id}/history", "What was said in a session, by its key", history)
         .post("/v1/sessions/{id}/wait", "Wait for a message to the peer of an idle session", wait)
         .list("/v1/ghap", "Records of attempts, the latest made first", ghaps)
         .list("/v1/ghap/search", "Records that fit a text, the best first", search)
-        .list("/v1/ghap/calibration", calibrated, calibration)
+        .list("/v1/ghap/calibration", "How often predictions came true", calibration)
         .get("/v1/ghap/{id}", "A record with what it said before each change", ghap)
-        .post("/v1/ghap/{id}/abandon", end, abandon)
+        .post("/v1/ghap/{id}/abandon", "End a record without a verdict", abandon)
 }
 
 async fn sessions(list: ListRequest<SessionFilter>) -> PageResult<Session> {

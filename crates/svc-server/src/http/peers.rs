@@ -23,19 +23,16 @@ use super::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let join = "Register a peer, or update the one with the same identity";
-    let take = "Take messages out of an inbox on a lease of 60 s, or peek";
-    let of_all = "Messages between all peers, the latest first, with the beginnings of their texts (operator, read_all)";
     api.list("/v1/peers", "Peers: online, busy, waiting, idle, unreachable, offline, by name", list)
-        .post("/v1/peers/register", join, register)
+        .post("/v1/peers/register", "Register a peer, or update it", register)
         .post("/v1/peers/{id}/heartbeat", "Say that a peer is there", heartbeat)
         .get("/v1/peers/{id}", "A peer", show)
         .delete("/v1/peers/{id}", "Remove a peer", remove)
         .post("/v1/peers/{id}/messages", "Put a message into its inbox", send)
-        .list("/v1/peers/{id}/messages", take, inbox)
+        .list("/v1/peers/{id}/messages", "Take messages on a lease of 60 s, or peek", inbox)
         .post("/v1/peers/{id}/messages/ack", "Acknowledge messages", ack)
         .post("/v1/peers/broadcast", "Put a message into every inbox but the sender's", broadcast)
-        .list("/v1/messages", of_all, messages)
+        .list("/v1/messages", "All messages, the latest first (operator, read_all)", messages)
         .get("/v1/messages/{id}", "A message with the states of its delivery", message)
 }
 

@@ -21,30 +21,19 @@ use super::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let read = "Read the files that name child MCP servers again (operator)";
-    let stderr =
-        "The end of what a child MCP server wrote to its error output (operator, read_all)";
-    let waiting = "What waits for a person's approval: changed definitions of a child MCP server, or a project's file (operator, read_all)";
-    let accept = "Approve what waits of a child MCP server (operator)";
-    let restart = "Restart a child MCP server at once (operator)";
-    let on = "Turn a child MCP server on, for good (operator)";
-    let off = "Turn a child MCP server off, for good (operator)";
-    let login = "Begin a login to a child MCP server at a URL (operator)";
-    let login_end = "Wait up to 25 s for the end of a login (operator)";
-    let logout = "Forget a login and have its tokens revoked (operator)";
     api.get("/v1/tools", "Tools that the caller may call, by name", list_tools)
         .get("/v1/sources", "Child MCP servers that the caller's files name, by name", list)
-        .post("/v1/sources/reload", read, reload)
+        .post("/v1/sources/reload", "Read the files that name servers again (operator)", reload)
         .get("/v1/sources/{name}", "A child MCP server", get)
-        .get("/v1/sources/{name}/log", stderr, log)
-        .get("/v1/sources/{name}/changes", waiting, changes)
-        .post("/v1/sources/{name}/approve", accept, approve)
-        .post("/v1/sources/{name}/reconnect", restart, reconnect)
-        .post("/v1/sources/{name}/enable", on, enable)
-        .post("/v1/sources/{name}/disable", off, disable)
-        .post("/v1/sources/{name}/login", login, log_in)
-        .post("/v1/sources/{name}/login/wait", login_end, await_login)
-        .post("/v1/sources/{name}/logout", logout, log_out)
+        .get("/v1/sources/{name}/log", "The end of its error output (operator, read_all)", log)
+        .get("/v1/sources/{name}/changes", "What waits for approval (operator, read_all)", changes)
+        .post("/v1/sources/{name}/approve", "Approve what waits (operator)", approve)
+        .post("/v1/sources/{name}/reconnect", "Restart it at once (operator)", reconnect)
+        .post("/v1/sources/{name}/enable", "Turn it on, for good (operator)", enable)
+        .post("/v1/sources/{name}/disable", "Turn it off, for good (operator)", disable)
+        .post("/v1/sources/{name}/login", "Begin a login at its URL (operator)", log_in)
+        .post("/v1/sources/{name}/login/wait", "Wait up to 25 s for that (operator)", await_login)
+        .post("/v1/sources/{name}/logout", "Forget a login, revoke its tokens (operator)", log_out)
 }
 
 #[derive(Deserialize, JsonSchema)]
