@@ -25,7 +25,7 @@ use svc_core::service::log::{COMMIT_SECONDS, Growth, LogStatus};
 use svc_model::{BudgetKind, Caller, DaemonView, Machine, Timestamp};
 use svc_store::StoreTrouble;
 use svc_sys::config::{Origin, StoreSettings};
-use tokio::{io::AsyncReadExt as _, process::Command, sync::Mutex, time::timeout};
+use tokio::{process::Command, sync::Mutex, time::timeout};
 
 use super::{
     App, Code, Problem,
@@ -226,8 +226,6 @@ async fn examine(app: App, caller: Caller) -> JsonResult<DoctorReport> {
     }
 }
 
-const DOCTOR_BYTES: u64 = 1024 * 1024;
-
 /// Runs `svc doctor` as a process of its own, which checks this daemon from outside.
 #[derive(Debug)]
 pub struct Doctor {
@@ -248,21 +246,15 @@ impl Doctor {
     /// Runs the checks. Fails if the program prints no report.
     async fn run(&self) -> std::io::Result<DoctorReport> {
         let _turn = self.turn.lock().await;
-        let mut child = Command::new(&self.program)
+        let output = Command::new(&self.program)
             .args(["doctor", "--json"])
             .envs(self.home.as_ref().map(|home| ("SVC_HOME", home)))
             .envs(self.store.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
             .kill_on_drop(true)
-            .spawn()?;
-        let mut answer = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout.take(DOCTOR_BYTES).read_to_end(&mut answer).await?;
-        }
-        child.wait().await?;
-        serde_json::from_slice(&answer).map_err(std::io::Error::from)
+            .output()
+            .await?;
+        serde_json::from_slice(&output.stdout).map_err(std::io::Error::from)
     }
 }
 

@@ -79,7 +79,7 @@ struct EventIn<D> {
     id: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum EventInKind {
     Frame,
@@ -144,42 +144,17 @@ struct RawChange {
 
 fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let text = text_of(body)?;
-    parse_frames(text).map_or_else(|| parse_any_events(text), Ok)
-}
-
-/// Nearly all events are frames, so a body is first parsed as frames only, in one pass.
-type FrameEvent = Object<EventIn<Object<NewFrame>>>;
-
-/// Parses a body of frames only; `None` if it has anything else or any fault.
-fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
-    let frames: Vec<FrameEvent> = if text.trim_ascii_start().starts_with('[') {
-        serde_json::from_str(text).ok()?
-    } else {
-        vec![serde_json::from_str(text).ok()?]
-    };
-    let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
-        && frames.iter().all(|Object(frame)| frame.kind == EventInKind::Frame);
-    let event = |Object(EventIn { data: Object(data), id, .. }): FrameEvent| TaskEvent {
-        producer_id: id,
-        body: TaskEventBody::Frame(data),
-    };
-    is_plain.then(|| frames.into_iter().map(event).collect())
-}
-
-/// Parses any body, and names what is wrong with it.
-fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     if !text.trim_ascii_start().starts_with('[') {
         return Ok(vec![parse_event(parse_object(text)?)?]);
     }
-    let raw: Vec<&RawValue> = parse(text)?;
+    let raw: Vec<Object<EventIn<&RawValue>>> = parse(text)?;
     if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
         let (most, len) = (limits::EVENTS_PER_REQUEST, raw.len());
         let rule = format!("an array has from 1 to {most} events, not {len}");
         return Err(Problem::invalid("", rule));
     }
-    let events = raw.into_iter().enumerate().map(|(index, event)| {
-        let event = parse_object(event.get()).and_then(parse_event);
-        event.map_err(|problem| problem.within(&format!("[{index}]")))
+    let events = raw.into_iter().enumerate().map(|(index, Object(event))| {
+        parse_event(event).map_err(|problem| problem.within(&format!("[{index}]")))
     });
     events.collect()
 }
@@ -210,53 +185,4 @@ fn parse_change(data: &RawValue, terminal: bool) -> Result<TaskEventBody, Proble
 
 fn parse_data<T: DeserializeOwned>(data: &RawValue) -> Result<T, Problem> {
     parse_object(data.get()).map_err(|problem: Problem| problem.within("data"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What one parser accepts, the other parses to the same; what the second refuses, both refuse.
-    #[test]
-    fn frame_parser_agrees_with_the_general_parser() {
-        for (body, is_frames) in [
-            (r#"{"kind":"frame","data":{"line":"a"}}"#, true),
-            (
-                r#" {"data":{"ts":"2026-01-31T12:00:00Z","kind":"stderr","line":"\u0041\n"},"id":"1","kind":"frame","x":[]}"#,
-                true,
-            ),
-            (
-                r#"[{"kind":"frame","data":{"line":"a","more":{}}},{"kind":"fr\u0061me","data":{"line":""}}]"#,
-                true,
-            ),
-            (r#"{"kind":"frame","data":{"line":"a"},"id":null}"#, true),
-            (r#"["frame",{"line":"a"},null]"#, false),
-            (r#"[["frame",{"line":"a"},null]]"#, false),
-            (r#"{"kind":"frame","data":["a","stdout",null]}"#, false),
-            (r#"{"kind":"frame","data":{"line":"a","kind":"pipe"}}"#, false),
-            (r#"{"kind":"frame","data":{"line":"a","line":"b"}}"#, false),
-            (r#"{"kind":"frame","data":{"line":"\ud800"}}"#, false),
-            (r#"{"kind":"frame","data":{"line":"a"}} x"#, false),
-            (r#"{"kind":"frame","data":null}"#, false),
-            (r#"{"kind":"frame"}"#, false),
-            (r#"{"kind":"other","data":{"line":"a"}}"#, false),
-            ("[]", false),
-            ("", false),
-            ("null", false),
-            (
-                r#"[{"kind":"frame","data":{"line":"a"}},{"kind":"task","data":{"status":"active"}}]"#,
-                false,
-            ),
-        ] {
-            let frames = parse_frames(body);
-            assert_eq!(frames.is_some(), is_frames, "{body}");
-            let Some(frames) = frames else { continue };
-            assert_eq!(parse_any_events(body).ok(), Some(frames), "{body}");
-        }
-        let many = |count: usize| {
-            format!("[{}]", vec![r#"{"kind":"frame","data":{"line":"a"}}"#; count].join(","))
-        };
-        assert_eq!(parse_frames(&many(1000)).map(|frames| frames.len()), Some(1000));
-        assert!(parse_frames(&many(1001)).is_none());
-    }
 }
