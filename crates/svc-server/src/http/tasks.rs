@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use svc_core::service::log::StartAfter;
 use svc_model::{
-    Caller, Framing, NewFrame, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
-    TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, limits,
+    Caller, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange, TaskEvent,
+    TaskEventBody, TaskFilter, TaskReport, TaskStatus, limits,
 };
 
 use super::{
