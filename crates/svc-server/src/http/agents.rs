@@ -178,8 +178,8 @@ async fn approve(
     answer_request(&item.app, &item.caller, None, &item.id, answer, sender).await
 }
 
-// Hooks hold a prompt of their session, and plugins receive texts for the sessions of their process,
-// by requests that stay open. Both responses are lines of JSON, sent one at a time.
+// Hooks hold a prompt of their session, and plugins receive texts for the sessions of their
+// process, by requests that stay open. Both responses are lines of JSON, sent one at a time.
 
 /// What a hold is told.
 trait Hold: Send + 'static {

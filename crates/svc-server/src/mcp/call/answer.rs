@@ -52,20 +52,16 @@ pub(crate) struct PendingAnswer {
 }
 
 #[derive(Serialize)]
-#[serde(untagged)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 enum CallToolResult<'a> {
-    Own(CallToolMembers<'a>),
+    Own {
+        content: ContentBlocks<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        structured_content: Option<StructuredContent<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        is_error: Option<bool>,
+    },
     Verbatim(&'a RawValue),
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CallToolMembers<'a> {
-    content: ContentBlocks<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    structured_content: Option<StructuredContent<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    is_error: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -91,19 +87,19 @@ enum StructuredContent<'a> {
 
 impl<'a> CallToolResult<'a> {
     fn from_output(output: &'a Output) -> Self {
-        Self::Own(match output {
-            Output::Object(object) => CallToolMembers {
+        match output {
+            Output::Object(object) => Self::Own {
                 content: ContentBlocks::Text([TextBlock { text: object.get() }]),
                 structured_content: Some(StructuredContent::Raw(object)),
                 is_error: None,
             },
-            Output::Content { content, structured, is_error } => CallToolMembers {
+            Output::Content { content, structured, is_error } => Self::Own {
                 content: ContentBlocks::Blocks(content),
                 structured_content: structured.as_ref().map(StructuredContent::Value),
                 is_error: is_error.then_some(true),
             },
-            Output::Verbatim(result) => return Self::Verbatim(result),
-        })
+            Output::Verbatim(result) => Self::Verbatim(result),
+        }
     }
 }
 
@@ -167,8 +163,8 @@ impl CallAnswer {
         let outcome =
             if output.is_error() { RequestOutcome::ToolError } else { RequestOutcome::Result };
         let message = match CallToolResult::from_output(&output) {
-            CallToolResult::Own(members) => {
-                result_message(id, &EraResult::complete(era, members, None))
+            own @ CallToolResult::Own { .. } => {
+                result_message(id, &EraResult::complete(era, own, None))
             }
             CallToolResult::Verbatim(result) => result_message(id, &raw_in_era(result, era, None)),
         };
