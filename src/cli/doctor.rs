@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{ClientError, Endpoint, Token, Url, with_query};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
+use svc_server::http::{Finding, Level};
 use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
     Config, Flags,
@@ -38,23 +38,6 @@ const SOON: Duration = Duration::from_hours(30 * 24);
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
 /// A clock before this (1 July 2025) is wrong.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    Ok,
-    Warn,
-    Fail,
-}
-
-#[derive(Debug, Serialize)]
-struct Finding {
-    check: &'static str,
-    level: Level,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<String>,
-}
 
 pub(super) async fn run(context: &Context) -> ExitResult {
     let mut findings = Vec::new();
@@ -659,15 +642,15 @@ async fn access(context: &Context) -> Option<Finding> {
 }
 
 fn ok(check: &'static str, detail: String) -> Finding {
-    Finding { check, level: Level::Ok, detail, advice: None }
+    Finding { check: check.into(), level: Level::Ok, detail, advice: None }
 }
 
 fn warn(check: &'static str, detail: String, advice: &str) -> Finding {
-    Finding { check, level: Level::Warn, detail, advice: Some(advice.to_owned()) }
+    Finding { check: check.into(), level: Level::Warn, detail, advice: Some(advice.to_owned()) }
 }
 
 fn fail(check: &'static str, detail: String, advice: &str) -> Finding {
-    Finding { check, level: Level::Fail, detail, advice: Some(advice.to_owned()) }
+    Finding { check: check.into(), level: Level::Fail, detail, advice: Some(advice.to_owned()) }
 }
 
 #[cfg(test)]

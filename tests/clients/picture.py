@@ -120,8 +120,8 @@ class Desk(hooks.Agent):
             url = json.load(file)["url"]
         request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {self.svc('token', 'show').strip()}"})
         with urllib.request.urlopen(request, timeout=30) as answer:
-            counted = re.search(r'svc_mcp_request_duration_seconds_count\{method="tools/list"\} (\d+)', answer.read().decode())
-        return int(counted[1]) if counted else 0
+            counted = re.findall(r'svc_mcp_requests_total\{method="tools/list",[^}]*\} (\d+)', answer.read().decode())
+        return sum(int(count) for count in counted)
 
     def say(self, terminal, text, calls=1):
         """Types a prompt; the model has been asked when it is back."""

@@ -7,11 +7,8 @@
 use std::sync::{Arc, LazyLock};
 
 use svc_core::service::{Services, Tokens, Tuning};
-use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
-use svc_server::{
-    http::{App, AppState, Edge, EntryRules, Identity, Metrics},
-    web::KeepAlive,
-};
+use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp};
+use svc_server::http::{App, AppState, Edge, EntryRules, Identity, Metrics};
 use svc_store::{OpenOptions, Store};
 
 use axum::body::Body;
@@ -52,7 +49,6 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
                 pid: 1,
                 started_at: Timestamp::from_millis(1),
             },
-            keep_alive: KeepAlive::new(limits::SSE_KEEP_ALIVE),
             stop: tokio_util::sync::CancellationToken::new(),
         });
         edge.ready(app, axum::Router::new());

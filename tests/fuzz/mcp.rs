@@ -13,11 +13,10 @@ use std::{
 };
 
 use svc_core::service::{Services, Tokens, Tuning};
-use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
+use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp};
 use svc_server::{
     http::{App, AppState, Edge, EntryRules, Identity, Metrics},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
-    web::KeepAlive,
 };
 use svc_store::{OpenOptions, Store};
 
@@ -56,15 +55,13 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
         let (tools, stop) = (svc_core::tools::catalogue(), CancellationToken::new());
-        let keep_alive = KeepAlive::new(limits::SSE_KEEP_ALIVE);
         let mcp = McpServer::start(McpServerParts {
             services: services.clone(),
             catalogue: Arc::clone(&tools),
             resources: vec![Box::new(StreamResources)],
-            prompts: mcp::builtin_prompts(),
+            prompts: Vec::new(),
             sources: None,
             metrics: McpMetrics::default(),
-            keep_alive: keep_alive.clone(),
             stop: stop.clone(),
             exposure: None,
         });
@@ -79,7 +76,6 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             doctor: None,
             metrics,
             identity,
-            keep_alive,
             stop,
         });
         edge.ready(app, mcp::routes(mcp));

@@ -113,7 +113,7 @@ pub use session_standing::{
     session_id_in_process,
 };
 pub use task::{
-    Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEvent,
+    Frame, FrameKind, NewFrame, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskStatus, is_cut_result,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};

@@ -314,8 +314,6 @@ pub const MCP_RETRY_MS: u32 = 2000;
 pub const MCP_STATE_TTL: Duration = Duration::from_hours(1);
 pub const MCP_BATCH: usize = 100;
 pub const MCP_RESOURCES_PAGE: u32 = 100;
-/// Values of a completion (MCP: at most 100).
-pub const MCP_COMPLETIONS: u32 = 100;
 /// Minimum time between two notices of a changed list of resources: every client reads it again.
 pub const LIST_CHANGED_PAUSE: Duration = Duration::from_secs(10);
 

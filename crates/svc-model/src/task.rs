@@ -214,10 +214,18 @@ pub struct TaskEvent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEventBody {
-    /// A line of output, without its terminator, with the time if the producer knows it.
-    Frame { line: String, kind: FrameKind, ts: Option<Timestamp> },
+    Frame(NewFrame),
     /// A change of state. A final status ends the task.
     Change(TaskChange),
+}
+
+/// A line of output, without its terminator, with the time if the producer knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct NewFrame {
+    pub line: String,
+    #[serde(default)]
+    pub kind: FrameKind,
+    pub ts: Option<Timestamp>,
 }
 
 /// The `data` of a stored `frame` event.

@@ -1,4 +1,4 @@
-//! The daemon: its adapters, [`http`] and [`mcp`], what they share, [`web`] and `stream_body`, and
+//! The daemon: its adapters, [`http`] and [`mcp`], what they share, [`web`], and
 //! [`daemon`], which starts, sweeps and ends it.
 //!
 //! `daemon` uses `http` and `mcp`, which do not use each other, and all use `web`. Status codes
@@ -55,5 +55,4 @@
 pub mod daemon;
 pub mod http;
 pub mod mcp;
-mod stream_body;
 pub mod web;

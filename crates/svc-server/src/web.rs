@@ -1,15 +1,15 @@
-//! What the HTTP adapters share: bounded bodies, `Accept`, the names of routes, and errors on the
-//! wire: RFC 9457 problem details with a stable code. The HTTP statuses of all REST errors are in
-//! this file.
+//! What the HTTP adapters share: bounded bodies, `Accept`, the names of routes, the bodies of
+//! streams, and errors on the wire: RFC 9457 problem details with a stable code. The HTTP statuses
+//! of all REST errors are in this file.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, convert::Infallible, pin::Pin, time::Duration};
 
 use axum::{
     body::Body,
     response::{IntoResponse, Response},
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt as _;
+use futures_util::{future::OptionFuture, stream};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -20,10 +20,13 @@ use svc_core::service;
 use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
 use svc_store::StoreError;
 use svc_sys::telemetry;
-use tokio::sync::{Semaphore, oneshot};
+use svc_wire::sse;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, Sleep, sleep},
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower::util::MapResponseLayer;
-
-pub use crate::stream_body::KeepAlive;
 
 /// Marks a request whose `X-Request-Id` its client has given.
 #[derive(Debug, Clone, Copy)]
@@ -206,73 +209,164 @@ pub(crate) async fn parse_body<T: Send + 'static>(
     if body.len() <= limits::BODY_AT_ONCE_BYTES {
         return parse(&body);
     }
-    let (sender, mut parsed) = oneshot::channel();
-    run_in_turn(Box::new(move || drop(sender.send(parse(&body))))).await;
-    parsed.try_recv().expect("the parser has run")
-}
-
-/// Apart and with a boxed parser, so that it exists once in the program and not for each type.
-async fn run_in_turn(parse: Box<dyn FnOnce() + Send>) {
     let _turn = LARGE_BODIES.acquire().await.expect("is never closed");
-    if let Err(error) = tokio::task::spawn_blocking(parse).await {
-        std::panic::resume_unwind(error.into_panic());
+    match tokio::task::spawn_blocking(move || parse(&body)).await {
+        Ok(parsed) => parsed,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 
 /// Reads a body up to `limit` bytes. Fails if nothing arrives for `stall`.
 pub(crate) async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
-    let announced = body.size_hint().lower();
     let too_large = || {
         let why = format!("the body has more than {limit} bytes; nothing of it was stored");
         Problem::new(Code::PayloadTooLarge, why)
     };
     let drained = limit.saturating_mul(DRAINED);
-    if announced > drained as u64 {
+    if body.size_hint().lower() > drained as u64 {
         return Err(too_large());
     }
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
-    let mut len = 0;
-    loop {
-        // Most bodies arrive with their heads and need no timer.
-        let frame = match body.frame().now_or_never() {
-            Some(frame) => Ok(frame),
-            None => tokio::time::timeout(stall, body.frame()).await,
+    let (mut bytes, mut len) = (BytesMut::new(), 0);
+    while len <= drained {
+        let Ok(frame) = tokio::time::timeout(stall, body.frame()).await else {
+            let why = format!("nothing more of the body came for {} s", stall.as_secs_f32());
+            return Err(Problem::new(Code::RequestTimeout, why));
         };
-        let frame = match frame {
-            Err(_) => {
-                let why = format!("nothing more of the body came for {} s", stall.as_secs_f32());
-                return Err(Problem::new(Code::RequestTimeout, why));
-            }
-            Ok(None) => break,
-            Ok(Some(Err(error))) => {
-                return Err(Problem::malformed(format!("the body broke off: {error}")));
-            }
-            Ok(Some(Ok(frame))) => frame,
+        let Some(frame) = frame else {
+            return if len > limit { Err(too_large()) } else { Ok(bytes.freeze()) };
         };
+        let frame =
+            frame.map_err(|error| Problem::malformed(format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         len += data.len();
-        if len > limit || announced > limit as u64 {
-            if len > drained {
-                break;
-            }
-            continue;
+        if len <= limit {
+            bytes.extend_from_slice(&data);
         }
-        // A small body arrives in one chunk, which is used without a copy.
-        match first {
-            None => first = Some(data),
-            Some(ref first) => {
-                if rest.is_empty() {
-                    rest.extend_from_slice(first);
+    }
+    Err(too_large())
+}
+
+/// What a stream consists of.
+pub(crate) trait StreamSource: Send + 'static {
+    /// Waits for the next part; `None` at the end. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, service::Error>> + Send;
+
+    /// The last part when the daemon stops.
+    fn last_words(&mut self) -> Option<Bytes> {
+        None
+    }
+
+    /// Sent when the stream was silent for long.
+    fn keep_alive(&mut self) -> &'static str {
+        sse::KEEP_ALIVE
+    }
+}
+
+/// The body of a stream: ends it, keeps it alive and reports its errors. A connection pulls its
+/// parts, so a reader that does not read costs only its cursor, and nobody waits for it.
+pub(crate) struct StreamBody<S> {
+    source: S,
+    /// Sent before the source's parts.
+    first: Option<String>,
+    /// Cancelled when the session that the stream belongs to is closed.
+    closed: Option<CancellationToken>,
+    /// Kept between two parts, so that a busy stream does not register with it for each.
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    timer: SilenceTimer,
+    is_over: bool,
+}
+
+impl<S: StreamSource> StreamBody<S> {
+    /// `silence` is how long the stream may be silent before it sends a comment.
+    pub(crate) fn new(
+        stop: &CancellationToken,
+        silence: Duration,
+        first: Option<String>,
+        source: S,
+    ) -> Self {
+        let (stop, timer) = (Box::pin(stop.clone().cancelled_owned()), SilenceTimer::new(silence));
+        Self { source, first, closed: None, stop, timer, is_over: false }
+    }
+
+    /// Ends with a session.
+    pub(crate) fn until_closed(self, closed: CancellationToken) -> Self {
+        Self { closed: Some(closed), ..self }
+    }
+
+    pub(crate) fn into_body(self) -> Body {
+        Body::from_stream(stream::unfold(self, |mut body| async move {
+            let part = body.next().await?;
+            Some((Ok::<_, Infallible>(part), body))
+        }))
+    }
+
+    /// The response whose parts are server-sent events.
+    pub(crate) fn into_events(self) -> Response {
+        let mut response = Response::new(self.into_body());
+        sse::announce(response.headers_mut());
+        response
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first.into());
+        }
+        if self.is_over {
+            return None;
+        }
+        let closed = self.closed.as_ref().map(CancellationToken::cancelled);
+        let part = tokio::select! {
+            biased;
+            () = &mut self.stop => {
+                self.is_over = true;
+                self.source.last_words()?
+            }
+            Some(()) = OptionFuture::from(closed) => return None,
+            next = self.source.next() => match next {
+                Ok(part) => part?,
+                Err(error) => {
+                    // The client resumes with its last id, and gets the error if it persists.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    return None;
                 }
-                rest.extend_from_slice(&data);
+            },
+            () = self.timer.due() => Bytes::from_static(self.source.keep_alive().as_bytes()),
+        };
+        self.timer.restart();
+        Some(part)
+    }
+}
+
+/// Tells when a stream has been silent for so long that its client or a proxy may give it up.
+pub(crate) struct SilenceTimer {
+    silence: Duration,
+    /// When the stream last sent something.
+    last: Instant,
+    /// Follows `last` only when it expires, so that a busy stream does not reset it for each part.
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl SilenceTimer {
+    pub(crate) fn new(silence: Duration) -> Self {
+        Self { silence, last: Instant::now(), sleep: Box::pin(sleep(silence)) }
+    }
+
+    /// Restarts the timer: the stream has sent something.
+    pub(crate) fn restart(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// Waits until a comment is due. Cancel safe.
+    pub(crate) async fn due(&mut self) {
+        loop {
+            self.sleep.as_mut().await;
+            let due = self.last + self.silence;
+            if due <= Instant::now() {
+                return;
             }
+            self.sleep.as_mut().reset(due);
         }
     }
-    if len > limit || announced > limit as u64 {
-        return Err(too_large());
-    }
-    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
 }
 
 /// What kind of failure it is. The text is a contract; new ones may be added.
@@ -314,34 +408,26 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code on the wire, its title for people, and its usual status.
-    const fn row(self) -> (&'static str, &'static str, StatusCode) {
+    /// The code on the wire, and its usual status.
+    const fn row(self) -> (&'static str, StatusCode) {
         use StatusCode as S;
         match self {
-            Self::Conflict => ("conflict", "Conflict with the present state", S::CONFLICT),
-            Self::Forbidden => ("forbidden", "Forbidden", S::FORBIDDEN),
-            Self::Fenced => ("fenced", "Database taken", S::SERVICE_UNAVAILABLE),
-            Self::Internal => ("internal", "Internal error", S::INTERNAL_SERVER_ERROR),
-            Self::InvalidRequest => ("invalid_request", "Invalid request", S::UNPROCESSABLE_ENTITY),
-            Self::LimitReached => ("limit_reached", "Limit reached", S::TOO_MANY_REQUESTS),
-            Self::MethodNotAllowed => {
-                ("method_not_allowed", "Method not allowed", S::METHOD_NOT_ALLOWED)
-            }
-            Self::NotFound => ("not_found", "Not found", S::NOT_FOUND),
-            Self::OutcomeUnknown => ("outcome_unknown", "Outcome unknown", S::SERVICE_UNAVAILABLE),
-            Self::PayloadTooLarge => {
-                ("payload_too_large", "Payload too large", S::PAYLOAD_TOO_LARGE)
-            }
-            Self::RequestTimeout => ("request_timeout", "Request timeout", S::REQUEST_TIMEOUT),
-            Self::StorageFull => ("storage_full", "Storage full", S::INSUFFICIENT_STORAGE),
-            Self::StoreUnavailable => {
-                ("store_unavailable", "Database unavailable", S::SERVICE_UNAVAILABLE)
-            }
-            Self::Unauthorized => ("unauthorized", "Unauthorized", S::UNAUTHORIZED),
-            Self::Unavailable => ("unavailable", "Unavailable", S::SERVICE_UNAVAILABLE),
-            Self::UnsupportedMediaType => {
-                ("unsupported_media_type", "Unsupported media type", S::UNSUPPORTED_MEDIA_TYPE)
-            }
+            Self::Conflict => ("conflict", S::CONFLICT),
+            Self::Forbidden => ("forbidden", S::FORBIDDEN),
+            Self::Fenced => ("fenced", S::SERVICE_UNAVAILABLE),
+            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR),
+            Self::InvalidRequest => ("invalid_request", S::UNPROCESSABLE_ENTITY),
+            Self::LimitReached => ("limit_reached", S::TOO_MANY_REQUESTS),
+            Self::MethodNotAllowed => ("method_not_allowed", S::METHOD_NOT_ALLOWED),
+            Self::NotFound => ("not_found", S::NOT_FOUND),
+            Self::OutcomeUnknown => ("outcome_unknown", S::SERVICE_UNAVAILABLE),
+            Self::PayloadTooLarge => ("payload_too_large", S::PAYLOAD_TOO_LARGE),
+            Self::RequestTimeout => ("request_timeout", S::REQUEST_TIMEOUT),
+            Self::StorageFull => ("storage_full", S::INSUFFICIENT_STORAGE),
+            Self::StoreUnavailable => ("store_unavailable", S::SERVICE_UNAVAILABLE),
+            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED),
+            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE),
+            Self::UnsupportedMediaType => ("unsupported_media_type", S::UNSUPPORTED_MEDIA_TYPE),
         }
     }
 
@@ -381,7 +467,7 @@ pub(crate) struct ProblemBody<'a> {
     #[serde(rename = "type")]
     kind: String,
     /// The kind of failure, for people.
-    title: &'a str,
+    title: String,
     /// The HTTP status.
     status: u16,
     /// What went wrong this time.
@@ -408,7 +494,7 @@ pub(crate) struct ProblemBody<'a> {
 impl Problem {
     /// A failure of this kind, with its usual status.
     pub fn new(code: Code, reason: impl Into<String>) -> Self {
-        let (_, _, status) = code.row();
+        let (_, status) = code.row();
         Self { code, status, field: None, reason: reason.into(), cause: None, may_repeat: false }
     }
 
@@ -447,10 +533,10 @@ impl Problem {
     /// The complete response.
     pub(crate) fn render(&self, instance: &str, request_id: &str) -> Response {
         let detail = self.detail();
-        let (code, title, _) = self.code.row();
+        let (code, _) = self.code.row();
         let body = ProblemBody {
             kind: format!("/problems/{code}"),
-            title,
+            title: title_of(code),
             status: self.status.as_u16(),
             detail: &detail,
             instance,
@@ -477,6 +563,12 @@ impl Problem {
         }
         response
     }
+}
+
+/// The code in words: `not_found` is `Not found`.
+fn title_of(code: &str) -> String {
+    let words = code.replace('_', " ");
+    words[..1].to_ascii_uppercase() + &words[1..]
 }
 
 impl IntoResponse for Problem {

@@ -100,12 +100,7 @@ pub struct JsonRpcWriter(Vec<u8>);
 impl JsonRpcWriter {
     /// For messages of a few hundred bytes.
     pub fn new() -> Self {
-        Self::with_room(256)
-    }
-
-    /// For messages of about `room` bytes, to avoid reallocation.
-    pub fn with_room(room: usize) -> Self {
-        Self(Vec::with_capacity(room)).member("jsonrpc", VERSION)
+        Self::without_version().member("jsonrpc", VERSION)
     }
 
     /// For a peer that omits the version.

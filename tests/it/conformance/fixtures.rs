@@ -3,15 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
-use svc_core::service::Services;
 use svc_core::tools::{
     Call, ClientQuestion, ErrorType, Failure, LogLevel, Output, Tool, ToolError, ToolProgress,
 };
-use svc_model::{Caller, StreamName};
+use svc_model::StreamName;
 use svc_server::mcp::{
-    McpServer, PromptArgument, PromptTemplate, ResourcePage, ResourceProvider, RpcError,
+    McpServer, PromptArgument, PromptTemplate, Provided, ResourcePage, ResourceProvider,
 };
 
 /// A PNG of one red dot.
@@ -279,13 +277,13 @@ fn stateless(handle: &Handle) -> Vec<Tool> {
             if let Some(mcp) = for_tools.get() {
                 let added =
                     tool("test_added_tool", nothing(), async |_, _| Ok(Output::text("new")));
-                mcp.catalogue().add(added);
+                mcp.catalogue.add(added);
             }
             std::future::ready(Ok(Output::text("changed")))
         }),
         tool("test_trigger_prompt_change", nothing(), move |_, _| {
             if let Some(mcp) = for_prompts.get() {
-                mcp.set_prompts(prompts());
+                mcp.note_prompts_changed();
             }
             std::future::ready(Ok(Output::text("changed")))
         }),
@@ -470,11 +468,7 @@ pub(super) fn prompts() -> Vec<PromptTemplate> {
                 let (one, two) = (text_of(&arguments, "arg1"), text_of(&arguments, "arg2"));
                 Ok(vec![words(format!("Prompt with arguments: arg1='{one}', arg2='{two}'"))])
             },
-        )
-        .completes(async |_, _, _, value: String| {
-            let all = ["paris", "park", "party"];
-            Ok(all.into_iter().filter(|it| it.starts_with(&value)).map(str::to_owned).collect())
-        }),
+        ),
         PromptTemplate::new(
             "test_prompt_with_embedded_resource",
             about,
@@ -521,12 +515,7 @@ fn resource(name: &str, kind: &str) -> Value {
 }
 
 impl ResourceProvider for Resources {
-    fn list<'a>(
-        &'a self,
-        _: &'a Services,
-        _: &'a Caller,
-        cursor: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
+    fn list<'a>(&self, _: &'a Call, cursor: Option<&'a str>) -> Provided<'a, ResourcePage> {
         let all = [
             resource("static-text", "text/plain"),
             resource("static-binary", "image/png"),
@@ -541,12 +530,7 @@ impl ResourceProvider for Resources {
         vec![json!({ "uriTemplate": uri, "name": "template", "mimeType": kind })]
     }
 
-    fn read<'a>(
-        &'a self,
-        _: &'a Services,
-        _: &'a Caller,
-        uri: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>> {
+    fn read<'a>(&self, _: &'a Call, uri: &'a str) -> Provided<'a, Option<Vec<Value>>> {
         let id = uri.strip_prefix("test://template/").and_then(|rest| rest.strip_suffix("/data"));
         let contents = match (uri, id) {
             ("test://static-text", _) => Some(json!({
@@ -570,25 +554,9 @@ impl ResourceProvider for Resources {
         Box::pin(std::future::ready(Ok(contents.map(|contents| vec![contents]))))
     }
 
-    fn stream_of<'a>(
-        &'a self,
-        _: &'a Services,
-        _: &'a Caller,
-        uri: &'a str,
-    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>> {
+    fn stream_of<'a>(&self, _: &'a Call, uri: &'a str) -> Provided<'a, Option<StreamName>> {
         let is_watched = uri == "test://watched-resource";
         let stream = is_watched.then(|| StreamName::fixed(StreamName::TEAM));
         Box::pin(std::future::ready(Ok(stream)))
-    }
-
-    fn complete<'a>(
-        &'a self,
-        _: &'a Services,
-        _: &'a Caller,
-        _: &'a str,
-        _: &'a str,
-        _: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>> {
-        Box::pin(std::future::ready(Ok(None)))
     }
 }

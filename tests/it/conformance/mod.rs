@@ -12,10 +12,9 @@ use std::sync::{Arc, OnceLock};
 
 use svc_core::service::{Services, Tokens, Tuning};
 use svc_core::tools::Catalogue;
-use svc_model::{Clock, Ids, SystemClock, Timestamp, limits};
+use svc_model::{Clock, Ids, SystemClock, Timestamp};
 use svc_server::http::{self, App, AppState, Edge, EntryRules, Identity, Listener, Metrics};
 use svc_server::mcp::{self, McpMetrics, McpServer, McpServerParts};
-use svc_server::web::KeepAlive;
 use svc_store::{OpenOptions, Store};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -49,7 +48,6 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     tokio::spawn(http::serve(listener, bounds, edge.clone(), stop.clone(), connections));
     let handle = Arc::new(OnceLock::new());
     let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
-    let keep_alive = KeepAlive::new(limits::SSE_KEEP_ALIVE);
     let mcp = McpServer::start(McpServerParts {
         services: services.clone(),
         catalogue: Arc::clone(&catalogue),
@@ -57,7 +55,6 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         prompts: fixtures::prompts(),
         sources: None,
         metrics: McpMetrics::default(),
-        keep_alive: keep_alive.clone(),
         stop: stop.clone(),
         exposure: None,
     })
@@ -76,7 +73,6 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         sources: None,
         doctor: None,
         identity,
-        keep_alive,
         stop: stop.clone(),
     });
     edge.ready(app, mcp::routes(mcp));

@@ -34,15 +34,15 @@ fn stateless_request_needs_no_session() {
         ("tools/call", tool("peer_list", &json!({})), false),
         ("tools/call", tool("TaskGet", &json!({ "task_id": "task_x" })), false),
         ("prompts/list", json!({}), true),
-        ("prompts/get", json!({ "name": "inbox" }), false),
+        ("prompts/get", json!({ "name": "servers" }), false),
         ("resources/list", json!({}), true),
         ("resources/templates/list", json!({}), true),
         ("resources/read", json!({ "uri": "svc://stream/daemon" }), true),
         (
             "completion/complete",
             json!({
-                "ref": { "type": "ref/prompt", "name": "task" },
-                "argument": { "name": "task_id", "value": "" },
+                "ref": { "type": "ref/prompt", "name": "servers" },
+                "argument": { "name": "x", "value": "" },
             }),
             false,
         ),
@@ -212,7 +212,7 @@ fn headers_of_a_stateless_request_must_match_its_body() {
     }
     for (method, params) in [
         ("resources/read", json!({ "uri": "svc://stream/daemon" })),
-        ("prompts/get", json!({ "name": "inbox" })),
+        ("prompts/get", json!({ "name": "servers" })),
     ] {
         let body = modern_body(1, method, &params, &json!({}));
         result(&modern_post(&d, &body).send());
@@ -292,11 +292,11 @@ fn headers_of_older_eras_are_not_compared() {
     let legacy = Client::open(&d, "2025-06-18");
     let call = request(1, "tools/call", &tool("peer_list", &json!({})));
     let list = request(1, "tools/list", &json!({}));
-    let prompt = request(1, "prompts/get", &json!({ "name": "inbox" }));
+    let prompt = request(1, "prompts/get", &json!({ "name": "servers" }));
     for (body, method, name) in [
         (&call, "tools/call", Some("peer_list")),
         (&list, "tools/list", None),
-        (&prompt, "prompts/get", Some("inbox")),
+        (&prompt, "prompts/get", Some("servers")),
     ] {
         for changes in [
             vec![],

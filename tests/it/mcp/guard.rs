@@ -179,7 +179,7 @@ fn client_input_is_never_logged() {
     let secret = "a-secret-that-nobody-else-knows";
     let client = Client::open(&d, "2025-06-18");
     client.call("TaskGet", &json!({ "task_id": secret }));
-    let prompt = json!({ "name": "task", "arguments": { "task_id": secret } });
+    let prompt = json!({ "name": "servers", "arguments": { "x": secret } });
     client.post(&request(1, "prompts/get", &prompt)).send();
     let params = tool("TaskReply", &json!({ "task_id": "task_x", "body": secret }));
     modern(&d, "tools/call", &params);

@@ -189,11 +189,6 @@ fn names_titles_records_and_memories_are_sanitised_for_models() {
         );
     }
 
-    let prompt = json!({ "name": "task", "arguments": { "task_id": task } });
-    let prompt = result(&modern(&d, "prompts/get", &prompt));
-    let text = prompt["messages"][0]["content"]["text"].as_str().expect("a text");
-    assert!(text.contains("(quoted)") && text.lines().count() == 1, "{text}");
-    assert_harmless("a prompt", text);
     let resource = json!({ "uri": format!("svc://stream/task/{id}") });
     let resource = result(&modern(&d, "resources/read", &resource));
     let text = resource["contents"][0]["text"].as_str().expect("a text");

@@ -142,52 +142,8 @@ fn missing_resource_has_the_error_of_its_era() {
 }
 
 #[test]
-fn argument_completion_lists_names() {
-    let d = Daemon::start();
-    let tasks: BTreeSet<String> = (0..120).map(|_| new_task(&d)).collect();
-    let client = Client::open(&d.reader("s-1"), "2025-11-25");
-    let (_, mut call) = client.begin("TaskWait", &wait_for(tasks.first().expect("a task")));
-    call.next();
-    let complete = |reference: Value, name: &str, value: &str| {
-        let argument = json!({ "name": name, "value": value });
-        let params = json!({ "ref": reference, "argument": argument });
-        let answer = client.ask("completion/complete", &params);
-        let completion = &answer["completion"];
-        let values = completion["values"].as_array().expect("values").clone();
-        assert!(values.len() <= 100, "{}", values.len());
-        assert!(values.iter().all(|it| it.as_str().is_some_and(|it| it.starts_with(value))));
-        (values, completion["hasMore"] == json!(true))
-    };
-    let template = |template: &str| json!({ "type": "ref/resource", "uri": template });
-    let names =
-        |value: &str| complete(template("svc://stream/{+name}{?after,limit}"), "name", value);
-    let (all, more) = names("task/");
-    assert_eq!((all.len(), more), (100, true));
-    let one = format!("task/{}", tasks.first().expect("a task"));
-    assert_eq!(names(&one), (vec![json!(one)], false));
-    assert_eq!(names("da"), (vec![json!("daemon")], false));
-    for nothing in ["mcp/", "mc", "t_sk", "%", "zzz"] {
-        assert_eq!(names(nothing), (vec![], false), "{nothing}");
-    }
-    assert!(names("").0.iter().all(|name| !name.as_str().is_some_and(|it| it.starts_with("mcp/"))));
-    assert_eq!(complete(template("svc://stream/{+name}"), "name", "daemon").0.len(), 1);
-    assert!(complete(template("svc://stream/{+name}"), "limit", "").0.is_empty());
-    let (ids, _) = complete(json!({ "type": "ref/prompt", "name": "task" }), "task_id", "task_");
-    assert!(ids.iter().all(|id| id.as_str().is_some_and(|id| tasks.contains(id))), "{ids:?}");
-    for params in [
-        json!({}),
-        json!({ "ref": { "type": "ref/prompt", "name": "no_such" }, "argument": { "name": "x", "value": "" } }),
-        json!({ "ref": template("file:///{x}"), "argument": { "name": "x", "value": "" } }),
-        json!({ "ref": { "type": "ref/other" }, "argument": { "name": "x", "value": "" } }),
-        json!({ "ref": template("svc://stream/{+name}"), "argument": {} }),
-    ] {
-        refused(&client.post(&request(1, "completion/complete", &params)).send(), 200, -32602);
-    }
-}
-
-#[test]
 fn prompts_are_listed_and_rendered() {
-    let (d, task) = with_task();
+    let d = Daemon::start();
     let client = Client::open(&d.reader("s-1"), "2025-06-18");
     let list = client.ask("prompts/list", &json!({}));
     let prompts = list["prompts"].as_array().expect("prompts");
@@ -195,23 +151,17 @@ fn prompts_are_listed_and_rendered() {
         assert!(prompt["name"].is_string() && prompt["description"].is_string(), "{prompt}");
         assert!(prompt["arguments"].is_array(), "{prompt}");
     }
-    let filled =
-        client.ask("prompts/get", &json!({ "name": "task", "arguments": { "task_id": task } }));
+    let filled = client.ask("prompts/get", &json!({ "name": "servers" }));
     let message = &filled["messages"][0];
     assert_eq!((&message["role"], &message["content"]["type"]), (&json!("user"), &json!("text")));
-    assert!(message["content"]["text"].as_str().is_some_and(|text| text.contains(&task)));
-    assert!(client.ask("prompts/get", &json!({ "name": "inbox" }))["messages"].is_array());
+    assert!(client.ask("prompts/get", &json!({ "name": "mcp" }))["messages"].is_array());
     for params in [
         json!({}),
         json!({ "name": "no_such_prompt" }),
-        json!({ "name": "task" }),
-        json!({ "name": "task", "arguments": {} }),
-        json!({ "name": "task", "arguments": { "task_id": 3 } }),
-        json!({ "name": "task", "arguments": [] }),
-        json!({ "name": "task", "arguments": { "task_id": "task_x" } }),
+        json!({ "name": "servers", "arguments": [] }),
     ] {
         refused(&client.post(&request(1, "prompts/get", &params)).send(), 200, -32602);
     }
-    let one = result(&modern(&d, "prompts/get", &json!({ "name": "inbox" })));
+    let one = result(&modern(&d, "prompts/get", &json!({ "name": "servers" })));
     assert_eq!(one["resultType"], "complete");
 }

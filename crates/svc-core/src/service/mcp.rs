@@ -339,18 +339,6 @@ impl Mcp {
         Ok(page.map(|(_, name)| name))
     }
 
-    /// Names of streams with this prefix that the caller may read, without streams of responses.
-    #[boxed]
-    pub async fn stream_names(
-        &self,
-        caller: &Caller,
-        prefix: &str,
-        limit: u32,
-    ) -> Result<Vec<String>> {
-        let reader = Reader::for_tool(caller);
-        Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
-    }
-
     /// A key of the daemon's own, made at first use and kept in the database.
     #[boxed]
     pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>> {

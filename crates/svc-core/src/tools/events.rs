@@ -50,7 +50,7 @@ struct EventsReadArguments {
 
 #[derive(Serialize, JsonSchema)]
 struct EventsReadResult {
-    events: Vec<ReadEvent>,
+    events: Vec<ListedEvent>,
     /// How many there are.
     count: usize,
     /// Goes into `after` the next time.
@@ -64,8 +64,8 @@ struct EventsReadResult {
 }
 
 /// An event.
-#[derive(Serialize, JsonSchema)]
-struct ReadEvent {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ListedEvent {
     /// Its position in the whole log.
     position: i64,
     stream: String,
@@ -90,18 +90,18 @@ async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
     let log = &call.services.log;
     let reading = log.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
-    let events: Vec<ReadEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
+    let events: Vec<ListedEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
     let EventReading { next_after, gap, closed, .. } = reading;
     let count = events.len();
     Ok(EventsReadResult { events, count, next_after, gap, closed })
 }
 
-fn item(event: &Event) -> Result<ReadEvent, ToolError> {
+fn item(event: &Event) -> Result<ListedEvent, ToolError> {
     let data = RawValue::from_string(event.data.to_string()).map_err(|error| {
         tracing::error!(position = event.position, %error, "an event in the log is not JSON");
         ToolError::internal()
     })?;
-    Ok(ReadEvent {
+    Ok(ListedEvent {
         position: event.position,
         stream: event.stream.as_str().to_owned(),
         seq: event.seq,

@@ -288,7 +288,9 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use serde_json::{Value, json};
-    use svc_model::{Caller, FrameKind, NewTask, TaskChange, TaskEvent, TaskEventBody, TaskStatus};
+    use svc_model::{
+        Caller, FrameKind, NewFrame, NewTask, TaskChange, TaskEvent, TaskEventBody, TaskStatus,
+    };
 
     use super::super::{
         Call, ErrorType,
@@ -296,8 +298,8 @@ mod tests {
     };
 
     async fn frame(world: &World, task: &str, line: &str) {
-        let body =
-            TaskEventBody::Frame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
+        let frame = NewFrame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
+        let body = TaskEventBody::Frame(frame);
         let events = vec![TaskEvent { producer_id: None, body }];
         world.services.tasks.append_task_events(&Caller::Operator, task, events).await.unwrap();
     }

@@ -47,34 +47,19 @@ impl Lifecycle {
     pub(super) fn follow(&self, StopSignals(mut count): StopSignals) {
         let (soft, hard) = (self.soft.clone(), self.hard.clone());
         tokio::spawn(async move {
-            let mut handled = 0;
-            loop {
-                let Ok(sent) = count.wait_for(|sent| *sent > handled).await.map(|sent| *sent)
-                else {
-                    return;
-                };
-                for _ in handled..sent {
-                    if soft.is_cancelled() {
-                        tracing::warn!("second signal: dropping requests under way");
-                        hard.cancel();
-                    } else {
-                        tracing::info!("signal: shutting down");
-                        soft.cancel();
-                    }
-                }
-                handled = sent;
-            }
+            // The sender stays as long as the process.
+            count.wait_for(|sent| *sent > 0).await.ok();
+            tracing::info!("signal: shutting down");
+            soft.cancel();
+            count.wait_for(|sent| *sent > 1).await.ok();
+            tracing::warn!("second signal: dropping requests under way");
+            hard.cancel();
         });
     }
 
     /// Runs `work` until the drain. If `work` ends earlier or panics, the daemon shuts down:
     /// clients detect a stopped daemon, but not one that lacks a part.
     pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        self.supervise(name, Box::pin(work));
-    }
-
-    /// Takes all works as one type: what spawns and supervises them exists once in the program.
-    fn supervise(&self, name: &'static str, work: BoxFuture<'static, ()>) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
             let worker = tokio::spawn(work);
@@ -157,8 +142,6 @@ pub(super) fn start_sweeps(
     catalogue: &Arc<Catalogue>,
     config: &Config,
 ) {
-    lifecycle.run("lease", renew_lease(services.clone()));
-    lifecycle.run("machines", sweep_machines(services.clone()));
     lifecycle.run("peers", sweep_peers(services.clone()));
     lifecycle.run("client records", read_client_records(services.clone()));
     lifecycle.run("hand-overs", services.handovers.clone().run());
@@ -169,6 +152,10 @@ pub(super) fn start_sweeps(
     let sweep = |name, pause, work: Sweep, fault| {
         lifecycle.run(name, repeat(services.clone(), pause, work, fault));
     };
+    let fault = "cannot renew the lease of this daemon";
+    sweep("lease", limits::DAEMON_RENEWAL, |it| it.machines.renew(), fault);
+    let fault = "cannot look at what other machines hold";
+    sweep("machines", often, |it| it.machines.sweep(), fault);
     let fault = "cannot end the deliveries to removed peers";
     sweep("stranded inboxes", tuning.maintenance, |it| it.team.sweep_stranded_inboxes(), fault);
     let pause = often.min(tuning.runner_grace);
@@ -192,20 +179,6 @@ pub(super) fn start_sweeps(
 /// Logs an error; returns true on success.
 fn report<T>(outcome: Result<T, Error>, what: &'static str) -> bool {
     outcome.map_err(|error| error.report(what)).is_ok()
-}
-
-async fn renew_lease(services: Services) {
-    loop {
-        sleep(limits::DAEMON_RENEWAL).await;
-        report(services.machines.renew().await, "cannot renew the lease of this daemon");
-    }
-}
-
-async fn sweep_machines(services: Services) {
-    loop {
-        sleep(limits::PID_CHECK).await;
-        report(services.machines.sweep().await, "cannot look at what other machines hold");
-    }
 }
 
 async fn sweep_peers(services: Services) {

@@ -42,7 +42,6 @@ use crate::http::{
     self, App, AppState, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Listener, Metrics,
 };
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
-use crate::web::KeepAlive;
 
 pub use background::StopSignals;
 pub use daemon_file::{
@@ -296,7 +295,6 @@ impl ServingDaemon {
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
         let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
         mcp_metrics.register(&mut metrics.registry);
-        let keep_alive = KeepAlive::new(services.tuning().sse_keep_alive);
         let source_metrics = SourceMetrics::default();
         source_metrics.register(&mut metrics.registry);
         let sources = SourceManager::start(SourceManagerParts {
@@ -317,16 +315,13 @@ impl ServingDaemon {
         for tool in resource_tools(&sources) {
             tools.add(tool);
         }
-        let mut prompts = mcp::builtin_prompts();
-        prompts.push(mcp::servers_prompt(sources.clone()));
         let mcp = McpServer::start(McpServerParts {
             services: services.clone(),
             catalogue: Arc::clone(&tools),
             resources: vec![Box::new(StreamResources)],
-            prompts,
+            prompts: vec![mcp::servers_prompt(sources.clone())],
             sources: Some(sources.clone()),
             metrics: mcp_metrics,
-            keep_alive: keep_alive.clone(),
             stop: lifecycle.soft.clone(),
             exposure: config.sources_expose.value,
         })
@@ -338,7 +333,6 @@ impl ServingDaemon {
             doctor: Some(Doctor::new(program, home, &config.store)),
             metrics,
             identity,
-            keep_alive,
             stop: lifecycle.soft.clone(),
         });
         // Before the first response: a client may read the URL as soon as it gets one.

@@ -19,34 +19,19 @@ use super::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
-    let on_list = Operation::new("Session tokens, the latest first (operator, read_all)");
-    let on_revoke = Operation::new("Take a session token back (operator)");
-    let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
-    let on_trade = Operation::new(
+    let trade_one = Operation::new(
         "Get a token for the client's process that started the one that asks (Unix socket, without a token)",
     );
-    let on_trade = on_trade.body::<NewProcessToken>();
-    let on_projects = Operation::new("Projects with their folders, by name (operator, read_all)");
-    let on_move =
-        Operation::new("Let a folder follow the remote that its repository has now (operator)");
-    let on_move = on_move.body::<FolderToMove>();
-    let on_proof = Operation::new("Prove that this daemon knows a token, before the token is sent")
-        .open()
-        .body::<ProofRequest>()
-        .answer::<ProofAnswer>(
-            200,
-            "The proof; 404 if no such token is good here, 403 if `Host` is not an address of this daemon",
-        );
-    let on_move = on_move.answer::<MovedFolder>(200, "Where it is now");
-    api.post(PROCESS_TOKENS_PATH, on_trade.answer::<ProcessToken>(201, "Shown once"), trade)
-        .post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
-        .get("/v1/tokens", on_list.page_of::<TokenInfo>("A page of tokens"), tokens)
-        .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
-        .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
-        .get("/v1/projects", on_projects.page_of::<Project>("A page of projects"), projects)
-        .post("/v1/projects/move", on_move, move_folder)
-        .post(DAEMON_PROOF, on_proof, prove)
+    let make = Operation::new("Make a session token (operator)").statuses(&[201]);
+    let proof = Operation::new("Prove that this daemon knows a token, before the token is sent");
+    api.post(PROCESS_TOKENS_PATH, trade_one.statuses(&[201]), trade)
+        .post("/v1/tokens", make, mint)
+        .get("/v1/tokens", "Session tokens, the latest first (operator, read_all)", tokens)
+        .delete("/v1/tokens/{id}", "Take a session token back (operator)", revoke)
+        .post("/v1/token/rotate", "Replace the operator token (operator)", rotate)
+        .get("/v1/projects", "Projects with their folders, by name (operator, read_all)", projects)
+        .post("/v1/projects/move", "Let a folder follow its remote (operator)", move_folder)
+        .post(DAEMON_PROOF, proof.open(), prove)
 }
 
 async fn mint(app: App, caller: Caller, Json(input): Json<NewToken>) -> StatusResult<MintedToken> {

@@ -7,13 +7,9 @@
 //! capacity. The fifth, stored rows, is checked in the transactions that store them.
 
 use std::{
-    collections::HashMap,
-    pin::{Pin, pin},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::{
@@ -25,15 +21,18 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{Method, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use svc_core::service::{BudgetHold, Credential, Services};
-use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
+use svc_model::{BudgetKind, Caller, REQUEST_UNIT_BYTES, limits};
 use svc_wire::sse;
-use tokio::sync::Notify;
+use tokio::time::sleep;
 
 use super::{
     Problem,
     entry::{self, Identified},
 };
 use crate::web::{EndsWithToken, RouteName};
+
+/// How often a stream whose reader has no budget left tries again.
+const CAPACITY_POLL: Duration = Duration::from_millis(20);
 
 pub(super) struct Admission {
     services: Services,
@@ -49,7 +48,6 @@ impl Admission {
     /// Admits a request, or returns which budget its caller has used up.
     pub(super) fn take(
         services: &Services,
-        unread: &UnreadAnswers,
         identified: &Identified,
         request: &Parts,
         body: &SizeHint,
@@ -71,11 +69,8 @@ impl Admission {
             // Without capacity for a response the request is refused before its body is read.
             drop(services.hold(caller, BudgetKind::UnreadBytes, 1)?);
         }
-        let reader = caller.map(|caller| AnswerReader {
-            caller: caller.clone(),
-            services: services.clone(),
-            unread: unread.clone(),
-        });
+        let reader = caller
+            .map(|caller| AnswerReader { caller: caller.clone(), services: services.clone() });
         let (services, credential) = (services.clone(), identified.credential.clone());
         Ok(Self { services, reader, credential, is_get, request: one, stream })
     }
@@ -163,52 +158,10 @@ fn reserve_unread(
     services.hold(caller, BudgetKind::UnreadBytes, bytes.min(bound))
 }
 
-/// Streams that wait for capacity in the budget of unread responses.
-#[derive(Debug, Clone, Default)]
-pub(super) struct UnreadAnswers(Arc<WaitingStreams>);
-
-#[derive(Debug, Default)]
-struct WaitingStreams {
-    count: AtomicUsize,
-    by_principal: Mutex<HashMap<Principal, Arc<Notify>>>,
-}
-
-struct WaitingStream<'a>(&'a WaitingStreams);
-
-impl Drop for WaitingStream<'_> {
-    fn drop(&mut self) {
-        let mut by_principal = self.0.lock();
-        if self.0.count.fetch_sub(1, SeqCst) == 1 {
-            by_principal.clear();
-        }
-    }
-}
-
-impl WaitingStreams {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Principal, Arc<Notify>>> {
-        self.by_principal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait(&self, principal: Principal) -> (WaitingStream<'_>, Arc<Notify>) {
-        let mut by_principal = self.lock();
-        self.count.fetch_add(1, SeqCst);
-        (WaitingStream(self), Arc::clone(by_principal.entry(principal).or_default()))
-    }
-
-    fn freed(&self, caller: &Caller) {
-        if self.count.load(SeqCst) > 0
-            && let Some(room) = self.lock().get(&caller.principal())
-        {
-            room.notify_waiters();
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 struct AnswerReader {
     caller: Caller,
     services: Services,
-    unread: UnreadAnswers,
 }
 
 impl AnswerReader {
@@ -218,7 +171,7 @@ impl AnswerReader {
         if hold.is_none() {
             return bytes;
         }
-        Bytes::from_owner(UnreadChunk { bytes, hold, reader: self.clone() })
+        Bytes::from_owner(UnreadChunk { bytes, _hold: hold })
     }
 
     fn hold(&self, bytes: &Bytes) -> Result<Option<BudgetHold>, svc_core::service::Error> {
@@ -226,34 +179,23 @@ impl AnswerReader {
     }
 
     async fn wait_for_capacity(self, bytes: Bytes) -> Bytes {
-        let (_waiting, room) = self.unread.0.wait(self.caller.principal());
         loop {
-            let mut freed = pin!(room.notified());
-            freed.as_mut().enable();
+            sleep(CAPACITY_POLL).await;
             if let Ok(hold) = self.hold(&bytes) {
                 return self.counted(bytes, hold);
             }
-            freed.await;
         }
     }
 }
 
 struct UnreadChunk {
     bytes: Bytes,
-    hold: Option<BudgetHold>,
-    reader: AnswerReader,
+    _hold: Option<BudgetHold>,
 }
 
 impl AsRef<[u8]> for UnreadChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-impl Drop for UnreadChunk {
-    fn drop(&mut self) {
-        drop(self.hold.take());
-        self.reader.unread.0.freed(&self.reader.caller);
     }
 }
 
@@ -339,7 +281,7 @@ impl http_body::Body for AnswerBody {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::Arc;
 
     use http_body_util::BodyExt as _;
     use svc_core::service::{Services, Tuning, testing};
@@ -365,7 +307,7 @@ mod tests {
             root: None,
             folder: None,
         };
-        AnswerReader { caller, services, unread: UnreadAnswers::default() }
+        AnswerReader { caller, services }
     }
 
     fn body(reader: &AnswerReader, pieces: usize) -> AnswerBody {

@@ -1,27 +1,36 @@
-//! `/v1/agents`, `/v1/hosts` and `/v1/requests`; and `POST /v1/send_message`, which gives work to
-//! an agent and streams its output, one JSON object a line.
+//! `/v1/agents`, `/v1/hosts` and `/v1/requests`; the requests that hooks and plugins keep open; and
+//! `POST /v1/send_message`, which gives work to an agent and streams its output, one JSON object a
+//! line.
+
+use std::convert::Infallible;
 
 use axum::{
     Extension,
+    body::Body,
     http::{HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use svc_core::service::{
     Error, Page,
     agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
+    handovers::{PluginHold, PluginReport},
     log::StreamFollower,
     process::RequestSender,
-    prompts::{AnswerRequest, PromptOutcome},
+    prompts::{AnswerRequest, HeldPrompt, HeldPromptState, OPEN_PROMPT_INTERVAL, PromptOutcome},
 };
 use svc_model::{
-    AgentFilter, Caller, Event, InstanceStatus, InstanceView, RequestFilter, StreamName, TaskId,
+    AgentFilter, Caller, Event, InstanceStatus, InstanceView, MessageId, RequestFilter, StreamName,
+    TaskId,
 };
 use svc_store::RequestRow;
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     App, Problem,
@@ -31,53 +40,37 @@ use super::{
         json_lines,
     },
 };
-use crate::stream_body::{StreamBody, StreamSource};
+use crate::web::{StreamBody, StreamSource};
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_agents =
-        Operation::new("Configured ways to run agents, by name").query::<InstanceFilter>();
-    let on_agents = on_agents.page_of::<InstanceView>("A page of instances");
-    let on_list = Operation::new("Agents, the latest first").query::<AgentFilter>();
-    let on_list = on_list.page_of::<AgentView>("A page of agents");
-    let on_start = Operation::new("Start an agent").body::<NewAgent>();
-    let on_start = on_start.answer::<AgentView>(201, "Its program runs");
-    let on_start =
-        on_start.answer::<AgentView>(200, "Started before, with the same idempotency_key");
-    let on_show = Operation::new("An agent, by its id or its session key");
-    let on_show = on_show.answer::<AgentView>(200, "The agent");
-    let on_send = Operation::new("Give an agent input").body::<SendToAgent>();
-    let on_send = on_send.answer::<SendAnswer>(200, "Its host has it");
-    let on_answer = Operation::new("Answer what an agent asks").body::<AnswerAgentBody>();
-    let on_answer = on_answer.answer::<RequestRow>(200, "The first answer");
-    let on_interrupt = Operation::new("End an agent's turn, not the agent");
-    let on_interrupt = on_interrupt.answer::<AgentView>(200, "The agent was asked to");
-    let on_stop = Operation::new("End an agent").optional_body::<StopAgent>();
-    let on_stop = on_stop.answer::<StopAnswer>(200, "Its program is reaped");
-    let on_history = Operation::new("What was said, also after the end").query::<HistoryQuery>();
-    let on_history = on_history.answer::<HistoryPage>(200, "The entries, the oldest first");
-    let on_requests = Operation::new("What agents ask, the latest first").query::<RequestFilter>();
-    let on_requests = on_requests.page_of::<RequestRow>("A page of requests");
-    let on_approve = Operation::new("Answer a request").body::<AnswerRequest>();
-    let on_approve = on_approve.answer::<RequestRow>(200, "The first answer");
-    let on_approve = on_approve
-        .answer::<SentAnswer>(202, "The client has it, and has not shown yet that it has taken it");
-    let on_dispatch =
-        Operation::new("Give work to an agent, and follow it").body::<SendMessageBody>();
-    let on_dispatch =
-        on_dispatch.answer_with(200, "Until the terminal event", "application/x-ndjson");
-    let on_dispatch = on_dispatch.answer::<Dispatched>(202, "With opts.async: the task");
-    api.get("/v1/agents", on_agents, agents)
-        .list("/v1/hosts", on_list, list)
-        .post("/v1/hosts", on_start, start)
-        .get("/v1/hosts/{id}", on_show, show)
-        .post("/v1/hosts/{id}/send", on_send, send)
-        .post("/v1/hosts/{id}/answer", on_answer, answer)
-        .post("/v1/hosts/{id}/interrupt", on_interrupt, interrupt)
-        .post("/v1/hosts/{id}/stop", on_stop, stop)
-        .get("/v1/hosts/{id}/history", on_history, history)
-        .list("/v1/requests", on_requests, requests)
-        .post("/v1/requests/{id}/answer", on_approve, approve)
-        .post("/v1/send_message", on_dispatch, send_message)
+    let dispatch = Operation::new("Give work to an agent, and follow it")
+        .media(200, "application/x-ndjson")
+        .answer::<Dispatched>(202);
+    let lines = |summary| Operation::new(summary).media(200, "application/x-ndjson");
+    let hold = lines("Hold a prompt of one's own session, for its hook");
+    let texts = lines("Be given texts for the sessions of one's own process, for a plugin");
+    let reported = "Report the result of a text that a plugin was given";
+    api.get("/v1/agents", "Configured ways to run agents, by name", agents)
+        .list("/v1/hosts", "Agents, the latest first", list)
+        .post("/v1/hosts", Operation::new("Start an agent").statuses(&[201, 200]), start)
+        .get("/v1/hosts/{id}", "An agent, by its id or its session key", show)
+        .post("/v1/hosts/{id}/send", "Give an agent input", send)
+        .post("/v1/hosts/{id}/answer", answered("Answer what an agent asks"), answer)
+        .post("/v1/hosts/{id}/interrupt", "End its turn, not the agent", interrupt)
+        .post("/v1/hosts/{id}/stop", "End an agent", stop)
+        .get("/v1/hosts/{id}/history", "What was said, also after the end", history)
+        .list("/v1/requests", "What agents ask, the latest first", requests)
+        .post("/v1/requests/{id}/answer", answered("Answer a request"), approve)
+        .post("/v1/prompts/{id}/hold", hold, hold_prompt)
+        .post("/v1/prompts/{id}/printed", "Say that the answer to it is printed", printed)
+        .post("/v1/handovers/hold", texts, hold_texts)
+        .post("/v1/handovers/{id}/report", reported, report)
+        .post("/v1/send_message", dispatch, send_message)
+}
+
+/// 202: the client has the answer, and has not shown yet that it has taken it.
+fn answered(summary: &'static str) -> Operation {
+    Operation::new(summary).statuses(&[200, 202])
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -126,16 +119,18 @@ async fn answer(
     item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(body): Json<AnswerAgentBody>,
-) -> Result<Response, Problem> {
+) -> StatusResult<AnsweredRequest> {
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
     answer_request(&item.app, &item.caller, Some(&item.id), &request_id, answer, sender).await
 }
 
-/// An answer whose client has not shown yet that it has taken it.
+/// A request that is answered.
 #[derive(Serialize, JsonSchema)]
-struct SentAnswer {
-    state: &'static str,
+struct AnsweredRequest {
+    /// `sent` if the client has not shown yet that it has taken the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
     #[serde(flatten)]
     request: RequestRow,
 }
@@ -147,15 +142,15 @@ async fn answer_request(
     request: &str,
     answer: AnswerRequest,
     sender: Option<Extension<RequestSender>>,
-) -> Result<Response, Problem> {
+) -> StatusResult<AnsweredRequest> {
     let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
     let agents = &app.services.agents;
-    Ok(match agents.answer_request(caller, agent, request, answer, sender).await? {
-        PromptOutcome::Taken(request) => Json(request).into_response(),
-        PromptOutcome::Sent(request) => {
-            (StatusCode::ACCEPTED, Json(SentAnswer { state: "sent", request })).into_response()
-        }
-    })
+    let (status, state, request) =
+        match agents.answer_request(caller, agent, request, answer, sender).await? {
+            PromptOutcome::Taken(request) => (StatusCode::OK, None, request),
+            PromptOutcome::Sent(request) => (StatusCode::ACCEPTED, Some("sent"), request),
+        };
+    Ok((status, Json(AnsweredRequest { state, request })))
 }
 
 async fn interrupt(item: ItemRequest) -> JsonResult<AgentView> {
@@ -179,8 +174,116 @@ async fn approve(
     item: ItemRequest,
     sender: Option<Extension<RequestSender>>,
     Json(answer): Json<AnswerRequest>,
-) -> Result<Response, Problem> {
+) -> StatusResult<AnsweredRequest> {
     answer_request(&item.app, &item.caller, None, &item.id, answer, sender).await
+}
+
+// Hooks hold a prompt of their session, and plugins receive texts for the sessions of their
+// process, by requests that stay open. Both responses are lines of JSON, sent one at a time.
+
+/// What a hold is told.
+trait Hold: Send + 'static {
+    /// The next line, and whether it is the last.
+    fn next_line(&mut self) -> impl Future<Output = (Value, bool)> + Send;
+}
+
+fn state(word: &str) -> Value {
+    json!({ "state": word })
+}
+
+/// `open` at once, then the lines of the hold, until the last one or the daemon's stop.
+fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
+    let lines = stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
+        let stop = stop.clone();
+        async move {
+            if is_over {
+                return None;
+            }
+            let (line, is_last) = if is_first {
+                (state("open"), false)
+            } else {
+                stop.run_until_cancelled(hold.next_line()).await?
+            };
+            Some((Ok::<_, Infallible>(format!("{line}\n")), (hold, false, is_last)))
+        }
+    });
+    json_lines(Body::from_stream(lines))
+}
+
+async fn hold_prompt(item: ItemRequest) -> Result<Response, Problem> {
+    let prompt = item.app.services.prompts.hold(&item.caller, &item.id).await?;
+    Ok(hold_response(item.app.stop.clone(), prompt))
+}
+
+impl Hold for HeldPrompt {
+    async fn next_line(&mut self) -> (Value, bool) {
+        match self.next().await {
+            HeldPromptState::Open => (state("open"), false),
+            // The hook prints the answer while this connection is open.
+            HeldPromptState::Answered(answer) => {
+                (json!({ "state": "answer", "answer": answer }), false)
+            }
+            HeldPromptState::Printed | HeldPromptState::Over => (state("over"), true),
+        }
+    }
+}
+
+/// What was reported is noted.
+#[derive(Serialize, JsonSchema)]
+struct Noted {
+    /// The request, or the hand-over.
+    id: String,
+}
+
+async fn printed(item: ItemRequest) -> JsonResult<Noted> {
+    item.app.services.prompts.printed(&item.caller, &item.id).await?;
+    Ok(Json(Noted { id: item.id }))
+}
+
+async fn hold_texts(app: App, caller: Caller) -> Result<Response, Problem> {
+    Ok(hold_response(app.stop.clone(), app.services.handovers.hold(&caller)?))
+}
+
+impl Hold for PluginHold {
+    async fn next_line(&mut self) -> (Value, bool) {
+        match timeout(OPEN_PROMPT_INTERVAL, self.next()).await {
+            Ok(Some(word)) => (json!(word), false),
+            Ok(None) => (state("over"), true),
+            Err(_) => (state("open"), false),
+        }
+    }
+}
+
+/// What a plugin says of a hand-over.
+#[derive(Deserialize, JsonSchema)]
+struct HandoverReport {
+    /// Result of the hand-over, or the answer to where the messages are.
+    state: ReportedState,
+    /// Of `shows`: the messages that are in the session.
+    #[serde(default)]
+    messages: Vec<MessageId>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ReportedState {
+    Taken,
+    Refused,
+    Unknown,
+    Shows,
+    Unreadable,
+}
+
+async fn report(item: ItemRequest, Json(input): Json<HandoverReport>) -> JsonResult<Noted> {
+    let report = match input.state {
+        ReportedState::Taken => PluginReport::Taken,
+        ReportedState::Refused => PluginReport::Refused,
+        ReportedState::Unknown => PluginReport::Unknown,
+        ReportedState::Shows => PluginReport::Shows(input.messages),
+        ReportedState::Unreadable => PluginReport::Unreadable,
+    };
+    item.app.services.handovers.report(&item.caller, &item.id, report)?;
+    Ok(Json(Noted { id: item.id }))
 }
 
 /// Work for an agent.
@@ -207,15 +310,12 @@ struct SendMessageOptions {
     /// Which agents may take it.
     mode: Option<WantedMode>,
     /// An ended conversation to go on with.
+    #[serde(alias = "session_id")]
     session: Option<String>,
-    /// The same.
-    session_id: Option<String>,
     /// The vendor's model.
     model: Option<String>,
     /// Where a new agent works.
     cwd: Option<String>,
-    /// Where a new agent works if neither `cwd` nor its instance says so.
-    default_cwd: Option<String>,
     /// As the member `tag` beside `opts`.
     tag: Option<String>,
     /// Who asks, which only the operator may choose.
@@ -249,10 +349,9 @@ async fn send_message(
         tag: tag.or(opts.tag),
         prompt,
         mode: opts.mode,
-        session: opts.session.or(opts.session_id),
+        session: opts.session,
         model: opts.model,
         cwd: opts.cwd,
-        default_cwd: opts.default_cwd,
         from_peer_id: opts.from_peer_id,
         idempotency_key: opts.idempotency_key,
         ..NewDispatch::default()
@@ -268,7 +367,7 @@ async fn send_message(
     let new_guard =
         || CancelGuard { app: app.clone(), caller: caller.clone(), task: Some(task_id) };
     let feed = LineFeed { follower, guard: opts.cancel_on_disconnect.then(new_guard) };
-    let body = StreamBody::new(&app.stop, &app.keep_alive, None, feed);
+    let body = StreamBody::new(&app.stop, app.services.tuning().sse_keep_alive, None, feed);
     let mut response = json_lines(body.into_body());
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)

@@ -1,69 +1,209 @@
-//! The router and its OpenAPI document. One call declares a route and describes it, so that the
-//! two cannot differ. The paths of the MCP server, which serves them itself, are only described.
+//! The router and its OpenAPI document. One call declares a route, and the types of its handler
+//! describe it: what it takes of a request ([`Taken`]), and its response ([`Given`]). So the
+//! document and the handlers cannot differ.
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
+    extract::Path,
     handler::Handler,
-    response::{IntoResponse as _, Response},
+    middleware::{Next, from_fn},
+    response::Response,
     routing::{MethodRouter, delete, get, post},
 };
-use futures_util::future::BoxFuture;
-use http::Request;
+use http::{HeaderMap, Method, Request, StatusCode};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
-use svc_core::service::{Listed, Page};
 use svc_model::{Caller, PageQuery};
 
-use super::{App, request};
+use super::{
+    App, Problem,
+    request::{self, ItemRequest, Json, JsonBytes, ListRequest, MaybeJson, Query},
+};
 use crate::web::{ProblemBody, RouteName};
 
-/// A handler that reads much: it waits for its caller's turn, and renders its response within it.
-#[derive(Debug, Clone)]
-struct FairRead<H>(H);
+/// The description of a route, beside what the types of its handler say.
+pub(super) struct Operation {
+    summary: &'static str,
+    /// The statuses of the response that the handler's type describes.
+    statuses: &'static [u16],
+    parts: Vec<Part>,
+    answers: Vec<ResponseForm>,
+    open: bool,
+}
 
-impl<H, T> Handler<T, App> for FairRead<H>
-where
-    H: Handler<T, App>,
-    T: 'static,
-{
-    type Future = BoxFuture<'static, Response>;
+type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
 
-    fn call(self, request: Request<Body>, app: App) -> Self::Future {
-        let services = app.services.clone();
-        let caller = request.extensions().get::<Caller>().cloned();
-        let answer = self.0.call(request, app);
-        Box::pin(async move {
-            match caller {
-                Some(caller) => services.read_in_turn(&caller, answer).await,
-                // Without a caller the handler itself returns the error.
-                None => answer.await,
-            }
-        })
+enum Part {
+    Query(SchemaFunction),
+    Body(SchemaFunction, bool),
+    Header(&'static str, &'static str),
+}
+
+struct ResponseForm {
+    status: u16,
+    media_type: &'static str,
+    schema: Option<SchemaFunction>,
+}
+
+impl Operation {
+    pub(super) fn new(summary: &'static str) -> Self {
+        let (parts, answers) = (Vec::new(), Vec::new());
+        Self { summary, statuses: &[200], parts, answers, open: false }
+    }
+
+    /// The route needs no credential.
+    pub(super) fn open(self) -> Self {
+        Self { open: true, ..self }
+    }
+
+    pub(super) fn statuses(self, statuses: &'static [u16]) -> Self {
+        Self { statuses, ..self }
+    }
+
+    pub(super) fn header(mut self, name: &'static str, what: &'static str) -> Self {
+        self.parts.push(Part::Header(name, what));
+        self
+    }
+
+    /// A body that the handler parses itself.
+    pub(super) fn body<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Body(schema::<T>, true));
+        self
+    }
+
+    /// A response that the handler renders itself, as JSON.
+    pub(super) fn answer<T: JsonSchema>(mut self, status: u16) -> Self {
+        let (media_type, schema) = ("application/json", Some(schema::<T> as SchemaFunction));
+        self.answers.push(ResponseForm { status, media_type, schema });
+        self
+    }
+
+    /// A response of another type, or an empty one without a type.
+    pub(super) fn media(mut self, status: u16, media_type: &'static str) -> Self {
+        self.answers.push(ResponseForm { status, media_type, schema: None });
+        self
+    }
+
+    pub(super) fn query<T: JsonSchema>(&mut self) {
+        self.parts.push(Part::Query(schema::<T>));
     }
 }
 
-/// A handler that uses no body: one that comes all the same is checked as on other routes.
-#[derive(Debug, Clone)]
-struct WithoutBody<H>(H);
-
-impl<H, T> Handler<T, App> for WithoutBody<H>
-where
-    H: Handler<T, App>,
-    T: 'static,
-{
-    type Future = BoxFuture<'static, Response>;
-
-    fn call(self, request: Request<Body>, app: App) -> Self::Future {
-        Box::pin(async move {
-            let checked = request::without_body(request, &app).await;
-            match checked {
-                Ok(request) => self.0.call(request, app).await,
-                Err(problem) => problem.into_response(),
-            }
-        })
+/// A summary alone.
+impl From<&'static str> for Operation {
+    fn from(summary: &'static str) -> Self {
+        Self::new(summary)
     }
 }
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+/// What a handler takes of a request, as the document describes it.
+pub(super) trait Taken {
+    fn describe(_: &mut Operation) {}
+}
+
+impl Taken for App {}
+impl Taken for Caller {}
+impl Taken for HeaderMap {}
+impl Taken for ItemRequest {}
+impl Taken for JsonBytes {}
+impl Taken for Method {}
+impl Taken for Request<Body> {}
+impl<T> Taken for Extension<T> {}
+impl<T> Taken for Option<T> {}
+impl<T> Taken for Path<T> {}
+
+impl<T: JsonSchema> Taken for Query<T> {
+    fn describe(operation: &mut Operation) {
+        operation.query::<T>();
+    }
+}
+
+impl<F: JsonSchema> Taken for ListRequest<F> {
+    fn describe(operation: &mut Operation) {
+        operation.query::<F>();
+        operation.query::<PageQuery>();
+    }
+}
+
+impl<T: JsonSchema> Taken for Json<T> {
+    fn describe(operation: &mut Operation) {
+        operation.parts.push(Part::Body(schema::<T>, true));
+    }
+}
+
+impl<T: JsonSchema> Taken for MaybeJson<T> {
+    fn describe(operation: &mut Operation) {
+        operation.parts.push(Part::Body(schema::<T>, false));
+    }
+}
+
+/// The response of a handler, as the document describes it.
+pub(super) trait Given {
+    fn describe(_: &mut Operation) {}
+}
+
+impl Given for Response {}
+
+impl<T: JsonSchema> Given for Json<T> {
+    fn describe(operation: &mut Operation) {
+        for status in operation.statuses {
+            let (status, media_type) = (*status, "application/json");
+            operation.answers.push(ResponseForm { status, media_type, schema: Some(schema::<T>) });
+        }
+    }
+}
+
+impl<T> Given for (StatusCode, T)
+where
+    T: Given,
+{
+    fn describe(operation: &mut Operation) {
+        T::describe(operation);
+    }
+}
+
+impl<T: Given> Given for Result<T, Problem> {
+    fn describe(operation: &mut Operation) {
+        T::describe(operation);
+    }
+}
+
+/// A handler whose types describe it. `T` is that of [`Handler`].
+pub(super) trait Described<T> {
+    fn describe(operation: &mut Operation);
+}
+
+fn described_by<T, H: Described<T>>(mut operation: Operation) -> Operation {
+    H::describe(&mut operation);
+    operation
+}
+
+macro_rules! describe_handlers {
+    ($($part:ident)*) => {
+        impl<F, A, M, $($part),*> Described<(M, $($part,)*)> for F
+        where
+            F: FnOnce($($part),*) -> A,
+            A: Future<Output: Given>,
+            $($part: Taken,)*
+        {
+            fn describe(operation: &mut Operation) {
+                $($part::describe(operation);)*
+                A::Output::describe(operation);
+            }
+        }
+    };
+}
+
+describe_handlers!();
+describe_handlers!(P1);
+describe_handlers!(P1 P2);
+describe_handlers!(P1 P2 P3);
+describe_handlers!(P1 P2 P3 P4);
 
 pub(super) struct Api {
     router: Router<App>,
@@ -79,42 +219,48 @@ impl Api {
         Self { router: Router::new(), generator, paths }
     }
 
-    pub(super) fn get<T: 'static>(
+    pub(super) fn get<T: 'static, H: Handler<T, App> + Described<T>>(
         self,
         path: &'static str,
-        operation: Operation,
-        handler: impl Handler<T, App>,
+        operation: impl Into<Operation>,
+        handler: H,
     ) -> Self {
+        let operation = described_by::<T, H>(operation.into());
         self.add(path, "get", operation, get(handler))
     }
 
-    /// A `GET` that reads much: a list or a history.
-    pub(super) fn list<T: 'static>(
+    /// A `GET` that reads much: a list or a history. It waits for its caller's turn, and renders
+    /// its response within it.
+    pub(super) fn list<T: 'static, H: Handler<T, App> + Described<T>>(
         self,
         path: &'static str,
-        operation: Operation,
-        handler: impl Handler<T, App>,
+        operation: impl Into<Operation>,
+        handler: H,
     ) -> Self {
-        self.add(path, "get", operation, get(FairRead(handler)))
+        let operation = described_by::<T, H>(operation.into());
+        self.add(path, "get", operation, get(handler).route_layer(from_fn(read_in_turn)))
     }
 
-    pub(super) fn post<T: 'static>(
+    pub(super) fn post<T: 'static, H: Handler<T, App> + Described<T>>(
         self,
         path: &'static str,
-        operation: Operation,
-        handler: impl Handler<T, App>,
+        operation: impl Into<Operation>,
+        handler: H,
     ) -> Self {
+        let operation = described_by::<T, H>(operation.into());
         let has_body = operation.parts.iter().any(|part| matches!(part, Part::Body(..)));
-        let route = if has_body { post(handler) } else { post(WithoutBody(handler)) };
+        let route = post(handler);
+        let route = if has_body { route } else { route.route_layer(from_fn(without_body)) };
         self.add(path, "post", operation, route)
     }
 
-    pub(super) fn delete<T: 'static>(
+    pub(super) fn delete<T: 'static, H: Handler<T, App> + Described<T>>(
         self,
         path: &'static str,
-        operation: Operation,
-        handler: impl Handler<T, App>,
+        operation: impl Into<Operation>,
+        handler: H,
     ) -> Self {
+        let operation = described_by::<T, H>(operation.into());
         self.add(path, "delete", operation, delete(handler))
     }
 
@@ -126,94 +272,10 @@ impl Api {
         operation: Operation,
         route: MethodRouter<App>,
     ) -> Self {
-        self.describe(path, method, operation);
-        self.router = self.router.route(path, route.layer(RouteName::layer(path)));
-        self
-    }
-}
-
-pub(super) struct Operation {
-    summary: &'static str,
-    parts: Vec<Part>,
-    answers: Vec<Answer>,
-    open: bool,
-}
-
-type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
-
-enum Part {
-    Query(SchemaFunction),
-    Body(SchemaFunction, bool),
-    Header(&'static str, &'static str),
-}
-
-struct Answer {
-    status: u16,
-    what: &'static str,
-    media_type: &'static str,
-    schema: Option<SchemaFunction>,
-}
-
-impl Operation {
-    pub(super) fn new(summary: &'static str) -> Self {
-        Self { summary, parts: Vec::new(), answers: Vec::new(), open: false }
-    }
-
-    pub(super) fn open(mut self) -> Self {
-        self.open = true;
-        self
-    }
-
-    pub(super) fn query<T: JsonSchema>(mut self) -> Self {
-        self.parts.push(Part::Query(schema::<T>));
-        self
-    }
-
-    pub(super) fn page_of<T: Listed>(self, what: &'static str) -> Self {
-        self.query::<PageQuery>().answer::<Page<T>>(200, what)
-    }
-
-    pub(super) fn body<T: JsonSchema>(mut self) -> Self {
-        self.parts.push(Part::Body(schema::<T>, true));
-        self
-    }
-
-    pub(super) fn optional_body<T: JsonSchema>(mut self) -> Self {
-        self.parts.push(Part::Body(schema::<T>, false));
-        self
-    }
-
-    pub(super) fn header(mut self, name: &'static str, what: &'static str) -> Self {
-        self.parts.push(Part::Header(name, what));
-        self
-    }
-
-    pub(super) fn answer<T: JsonSchema>(mut self, status: u16, what: &'static str) -> Self {
-        let (media_type, schema) = ("application/json", Some(schema::<T> as SchemaFunction));
-        self.answers.push(Answer { status, what, media_type, schema });
-        self
-    }
-
-    pub(super) fn answer_with(
-        mut self,
-        status: u16,
-        what: &'static str,
-        media_type: &'static str,
-    ) -> Self {
-        self.answers.push(Answer { status, what, media_type, schema: None });
-        self
-    }
-}
-
-fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
-    generator.subschema_for::<T>().to_value()
-}
-
-impl Api {
-    /// Describes a route that another adapter serves.
-    pub(super) fn describe(&mut self, path: &str, method: &str, operation: Operation) {
         let described = self.described(path, operation);
         self.paths.entry(path).or_insert_with(|| json!({}))[method] = described;
+        self.router = self.router.route(path, route.layer(RouteName::layer(path)));
+        self
     }
 
     /// The routes and the OpenAPI document.
@@ -263,10 +325,12 @@ impl Api {
         }
         let mut responses = Map::new();
         for answer in operation.answers {
+            let reason = StatusCode::from_u16(answer.status).ok();
+            let reason = reason.and_then(|status| status.canonical_reason());
             // One status may have several media types.
             let response = responses
                 .entry(answer.status.to_string())
-                .or_insert_with(|| json!({ "description": answer.what }));
+                .or_insert_with(|| json!({ "description": reason }));
             if !answer.media_type.is_empty() {
                 response["content"][answer.media_type] = match answer.schema {
                     Some(schema) => json!({ "schema": schema(&mut self.generator) }),
@@ -315,66 +379,20 @@ impl Api {
     }
 }
 
-/// A JSON-RPC 2.0 message, or, in revisions before 2025-06-18, an array of them.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "stands for the body in the description")]
-struct JsonRpc {
-    /// `2.0`.
-    jsonrpc: String,
-    /// Of a request: a string or a number.
-    id: Option<Value>,
-    method: Option<String>,
-    params: Option<Map<String, Value>>,
+async fn read_in_turn(
+    Extension(app): Extension<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    app.services.read_in_turn(&caller, next.run(request)).await
 }
 
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "stands for the query in the description")]
-struct SessionQuery {
-    /// As the `endpoint` event of `GET /sse` said.
-    session_id: String,
-}
-
-/// Describes the paths of the MCP server, which serves them itself.
-pub(super) fn describe_mcp(api: &mut Api) {
-    let session = |operation: Operation| {
-        operation.header(
-            "Mcp-Session-Id",
-            "The session that `initialize` gave, in revisions that have them",
-        )
-    };
-    let post = session(Operation::new(
-        "MCP, every revision from 2024-11-05 to 2026-07-28; tools/call, tools/list and ping also without a session",
-    ))
-    .header("MCP-Protocol-Version", "The revision; 2026-07-28 demands it")
-    .header("Mcp-Method", "The body's method; 2026-07-28 demands it")
-    .header("Mcp-Name", "What the request is about; 2026-07-28 demands it where there is such a thing")
-    .header("Svc-Session-Id", "For which session the operator makes the call")
-    .body::<JsonRpc>()
-    .answer::<JsonRpc>(200, "The answer; as `text/event-stream` where it takes time")
-    .answer_with(202, "A notification or a response was taken", "");
-    api.describe("/mcp", "post", post);
-    let get =
-        session(Operation::new("What a session is told unasked, or the rest of a call's stream"))
-            .header("Last-Event-ID", "The last id received: what follows it is sent")
-            .answer_with(200, "Until the session's end, or the call's", "text/event-stream")
-            .answer_with(204, "The client has all of that stream", "");
-    api.describe("/mcp", "get", get);
-    let delete = session(Operation::new("End a session")).answer_with(204, "It is over", "");
-    api.describe("/mcp", "delete", delete);
-    let sse = Operation::new(
-        "MCP as of 2024-11-05: a session's stream, which begins with where to POST to",
-    )
-    .header("Last-Event-ID", "The last id received: the same session goes on")
-    .answer_with(200, "Until the session's end", "text/event-stream");
-    api.describe("/sse", "get", sse);
-    let fall_back = Operation::new(
-        "Never served: clients that know both transports fall back to GET at this 404",
-    );
-    api.describe("/sse", "post", fall_back);
-    let messages =
-        Operation::new("MCP as of 2024-11-05: a message; it is answered on the session's stream")
-            .query::<SessionQuery>()
-            .body::<JsonRpc>()
-            .answer_with(202, "Taken", "");
-    api.describe("/messages", "post", messages);
+/// For a handler that uses no body: one that comes all the same is checked as on other routes.
+async fn without_body(
+    Extension(app): Extension<App>,
+    request: Request<Body>,
+    next: Next,
+) -> Result<Response, Problem> {
+    Ok(next.run(request::without_body(request, &app).await?).await)
 }

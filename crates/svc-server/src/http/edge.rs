@@ -54,12 +54,12 @@ use tracing::Span;
 
 use super::{
     App, Code, EntryRules, Problem, access,
-    admission::{Admission, UnreadAnswers},
+    admission::Admission,
     agents,
-    api::{Api, Operation, describe_mcp},
+    api::{Api, Operation},
     connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
     entry::{self, Identified, identify},
-    events, health, holds, journal, page, peers, sources, tasks,
+    events, health, journal, page, peers, sources, tasks,
 };
 use crate::web::{GivenRequestId, RouteName};
 
@@ -75,7 +75,6 @@ struct SharedEdge {
     draining: AtomicBool,
     /// Requests without a response, on all connections.
     under_way: TaskTracker,
-    unread: UnreadAnswers,
     boot: String,
     requests: AtomicU64,
 }
@@ -241,7 +240,6 @@ impl Edge {
             serving: SetOnce::new(),
             draining: AtomicBool::new(false),
             under_way: TaskTracker::new(),
-            unread: UnreadAnswers::default(),
             boot: boot.chars().rev().take(8).collect(),
             requests: AtomicU64::new(0),
         }))
@@ -359,7 +357,7 @@ impl SharedEdge {
         drop(check);
         let identified = identified?;
         let size = body.size_hint();
-        let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
+        let admission = Admission::take(&app.services, &identified, &parts, &size)?;
         if parts.uri.path().contains("%00") {
             return Err(Problem::invalid("", NUL_REFUSED));
         }
@@ -367,6 +365,7 @@ impl SharedEdge {
         if let Some((field, _)) = query.find(|(_, text)| text.contains('\0')) {
             return Err(Problem::invalid(field, NUL_REFUSED));
         }
+        parts.extensions.insert(app.clone());
         if let Some(caller) = identified.caller {
             parts.extensions.insert(caller);
         }
@@ -482,14 +481,11 @@ fn log_response(response: &Response, elapsed: Duration, _: &Span) {
 }
 
 fn api() -> Api {
-    let mut api = Api::new();
-    describe_mcp(&mut api);
     let api = [
         health::routes,
         peers::routes,
         tasks::routes,
         agents::routes,
-        holds::routes,
         events::routes,
         journal::routes,
         access::routes,
@@ -497,10 +493,9 @@ fn api() -> Api {
         sources::routes,
     ]
     .into_iter()
-    .fold(api, |api, add| add(api));
-    let on_document = Operation::new("This description (OpenAPI 3.1)");
-    let on_document = on_document.answer_with(200, "The document", "application/json");
-    api.get("/openapi.json", on_document, show_document)
+    .fold(Api::new(), |api, add| add(api));
+    let document = Operation::new("This description (OpenAPI 3.1)").media(200, "application/json");
+    api.get("/openapi.json", document, show_document)
 }
 
 /// Built by the first request: most daemons are never asked for it.

@@ -10,13 +10,15 @@ use axum::{
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use svc_core::service::{
-    Error, check,
-    log::{Selector, StartAfter, Subscription, SubscriptionChunk},
-    team::Team,
+use svc_core::{
+    service::{
+        Error, check,
+        log::{Selector, StartAfter, Subscription, SubscriptionChunk},
+        team::Team,
+    },
+    tools::ListedEvent,
 };
-use svc_model::{Caller, PeerId, Timestamp, limits};
+use svc_model::{Caller, PeerId, limits};
 use svc_sys::telemetry;
 use svc_wire::sse::{self, push_item};
 use tokio::{task::JoinHandle, time::sleep};
@@ -27,7 +29,7 @@ use super::{
     entry::{EVENTS, wants_feed},
     request::Query,
 };
-use crate::stream_body::{StreamBody, StreamSource};
+use crate::web::{StreamBody, StreamSource};
 
 /// Period of the operator's heartbeats: a peer without one for a minute is away.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,9 +38,8 @@ pub(super) fn routes(api: Api) -> Api {
     let read = Operation::new(
         "The log: a page of JSON, or with Accept: text/event-stream a feed without end",
     )
-    .query::<Read>()
     .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`")
-    .answer::<EventList>(200, "A page of events");
+    .answer::<EventList>(200);
     api.list(EVENTS, read, show)
 }
 
@@ -68,19 +69,6 @@ struct EventList {
     /// Goes into `after`. With `after=latest` it is the end of the log or stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-}
-
-/// An event.
-#[derive(Serialize, JsonSchema)]
-struct ListedEvent {
-    /// Position in the whole log.
-    position: i64,
-    stream: String,
-    /// Position in its stream.
-    seq: i64,
-    kind: String,
-    data: Value,
-    at: Timestamp,
 }
 
 async fn show(
@@ -169,7 +157,7 @@ pub(super) fn sse_response(
     let from = from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
     let first = Some(format!("retry: {retry}\n\n{from}"));
     let feed = SseFeed { subscription, _presence: presence };
-    StreamBody::new(&app.stop, &app.keep_alive, first, feed).into_events()
+    StreamBody::new(&app.stop, app.services.tuning().sse_keep_alive, first, feed).into_events()
 }
 
 /// The client's cursor: its header, else its query; an empty one counts as absent.

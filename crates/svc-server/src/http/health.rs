@@ -1,7 +1,10 @@
 //! The daemon's own state: `/health` and `/v1/health`, the findings of `svc doctor` for clients
 //! without a terminal, and all metrics in the formats of Prometheus and OpenMetrics.
 
-use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
+use std::{
+    borrow::Cow, collections::HashSet, ffi::OsString, fmt, path::PathBuf, process::Stdio,
+    time::Duration,
+};
 
 use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -17,17 +20,17 @@ use prometheus_client::{
     registry::Registry,
 };
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use svc_core::service::log::{COMMIT_SECONDS, Growth, LogStatus};
-use svc_model::{BudgetKind, Caller, DaemonView, Machine, READ_ALL, Timestamp};
+use svc_model::{BudgetKind, Caller, DaemonView, Machine, Timestamp};
 use svc_store::StoreTrouble;
-use tokio::time::timeout;
+use svc_sys::config::{Origin, StoreSettings};
+use tokio::{process::Command, sync::Mutex, time::timeout};
 
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    doctor::DoctorReport,
-    request::{Json, JsonResult, PREFIX},
+    request::{Json, JsonResult, PREFIX, may_read_all},
 };
 use crate::web::Accept;
 
@@ -39,19 +42,15 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes(api: Api) -> Api {
-    let alive = Operation::new("Whether a daemon is here, and which").open();
-    let alive = alive
-        .answer::<Alive>(200, "It is well; 503 while it starts or stops, or its database is away");
-    let health = Operation::new("Version, build and state of the store");
-    let doctor = Operation::new("What is wrong with this installation (operator, read_all)");
+    let alive = Operation::new("Whether a daemon is here, and which").open().answer::<Alive>(200);
     let metrics = Operation::new(
         "Metrics in the text format of Prometheus; in OpenMetrics where `Accept` names it",
     );
-    let metrics = metrics.answer_with(200, "Metrics", PROMETHEUS);
+    let metrics = metrics.media(200, PROMETHEUS).media(200, OPEN_METRICS);
     api.get("/health", alive, show_alive)
-        .get("/v1/health", health.answer::<Health>(200, "The daemon's health"), show_health)
-        .get("/v1/doctor", doctor.answer::<DoctorReport>(200, "What each check found"), examine)
-        .get("/metrics", metrics.answer_with(200, "Metrics", OPEN_METRICS), show_metrics)
+        .get("/v1/health", "Version, build and state of the store", show_health)
+        .get("/v1/doctor", "What is wrong with this installation (operator, read_all)", examine)
+        .get("/metrics", metrics, show_metrics)
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -120,25 +119,9 @@ struct StoreHealth {
     /// The database file, or the address of the server without its password; for the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    /// Of a server, as are the next five.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server_version: Option<String>,
-    /// Whether it only reads, as a standby does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_recovery: Option<bool>,
-    /// `sync` if a standby has what is acknowledged, `stalled` if it does not answer, `async` if there
-    /// are standbys that nobody waits for, else `none`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sync: Option<&'static str>,
-    /// A statement's way there and back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    round_trip_ms: Option<f64>,
-    /// Of a hundred of the last commits, 99 waited no longer for the lock of the writers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lock_wait_ms_p99: Option<f64>,
-    /// How commits of other connections are heard of: `notify`, or `poll`, each second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    listen: Option<&'static str>,
+    /// Of `postgres`.
+    #[serde(flatten)]
+    server: Option<ServerHealth>,
     size_bytes: u64,
     wal_bytes: u64,
     /// What the disk has left.
@@ -157,6 +140,23 @@ struct StoreHealth {
     /// The last `svc backup`; without it none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_backup: Option<Backup>,
+}
+
+/// The server of the database.
+#[derive(Serialize, JsonSchema)]
+struct ServerHealth {
+    server_version: String,
+    /// Whether it only reads, as a standby does.
+    in_recovery: bool,
+    /// `sync` if a standby has what is acknowledged, `stalled` if it does not answer, `async` if there
+    /// are standbys that nobody waits for, else `none`.
+    sync: &'static str,
+    /// A statement's way there and back.
+    round_trip_ms: f64,
+    /// Of a hundred of the last commits, 99 waited no longer for the lock of the writers.
+    lock_wait_ms_p99: f64,
+    /// How commits of other connections are heard of: `notify`, or `poll`, each second.
+    listen: &'static str,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -184,12 +184,14 @@ async fn show_health(app: App, caller: Caller) -> JsonResult<Health> {
         store: StoreHealth {
             engine: if server.is_some() { "postgres" } else { "sqlite" },
             path: caller.is_operator().then(|| log.path.display().to_string()),
-            server_version: server.map(|server| server.version.clone()),
-            in_recovery: server.map(|server| server.in_recovery),
-            sync: server.map(|server| server.sync.as_str()),
-            round_trip_ms: server.map(|server| server.round_trip.as_secs_f64() * 1000.0),
-            lock_wait_ms_p99: server.map(|server| server.lock_wait.as_secs_f64() * 1000.0),
-            listen: server.map(|server| if server.is_listening { "notify" } else { "poll" }),
+            server: server.map(|server| ServerHealth {
+                server_version: server.version.clone(),
+                in_recovery: server.in_recovery,
+                sync: server.sync.as_str(),
+                round_trip_ms: server.round_trip.as_secs_f64() * 1000.0,
+                lock_wait_ms_p99: server.lock_wait.as_secs_f64() * 1000.0,
+                listen: if server.is_listening { "notify" } else { "poll" },
+            }),
             size_bytes: log.size.database,
             wal_bytes: log.size.wal,
             free_bytes: log.free,
@@ -212,10 +214,7 @@ async fn show_health(app: App, caller: Caller) -> JsonResult<Health> {
 }
 
 async fn examine(app: App, caller: Caller) -> JsonResult<DoctorReport> {
-    if !caller.has_scope(READ_ALL) {
-        let why = "the installation is the operator's to look at, or needs read_all";
-        return Err(Problem::new(Code::Forbidden, why));
-    }
+    may_read_all(&caller)?;
     let none = || Problem::new(Code::NotFound, "there is no svc doctor");
     let doctor = app.doctor.as_ref().ok_or_else(none)?;
     let failed = |error: &dyn fmt::Display| {
@@ -227,12 +226,86 @@ async fn examine(app: App, caller: Caller) -> JsonResult<DoctorReport> {
     }
 }
 
+/// Runs `svc doctor` as a process of its own, which checks this daemon from outside.
+#[derive(Debug)]
+pub struct Doctor {
+    program: PathBuf,
+    home: Option<PathBuf>,
+    /// Variables for what flags of this daemon said of its database.
+    store: Vec<(&'static str, OsString)>,
+    /// One run at a time; concurrent requests wait.
+    turn: Mutex<()>,
+}
+
+impl Doctor {
+    /// `home` is the data folder, if it differs from the environment's.
+    pub fn new(program: PathBuf, home: Option<PathBuf>, store: &StoreSettings) -> Self {
+        Self { program, home, store: variables(store), turn: Mutex::new(()) }
+    }
+
+    /// Runs the checks. Fails if the program prints no report.
+    async fn run(&self) -> std::io::Result<DoctorReport> {
+        let _turn = self.turn.lock().await;
+        let output = Command::new(&self.program)
+            .args(["doctor", "--json"])
+            .envs(self.home.as_ref().map(|home| ("SVC_HOME", home)))
+            .envs(self.store.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        serde_json::from_slice(&output.stdout).map_err(std::io::Error::from)
+    }
+}
+
+fn variables(store: &StoreSettings) -> Vec<(&'static str, OsString)> {
+    let of_flag =
+        |origin: Origin, value: Option<OsString>| value.filter(|_| origin == Origin::Flag);
+    // An address in a flag has no password.
+    let url = store.url.value.as_ref().map(|url| url.shown().into());
+    let file = store.password_file.value.clone().map(PathBuf::into_os_string);
+    let schema = Some(store.schema.value.clone().into());
+    let variables = [
+        ("SVC_STORE_URL", of_flag(store.url.origin, url)),
+        ("SVC_STORE_PASSWORD_FILE", of_flag(store.password_file.origin, file)),
+        ("SVC_STORE_SCHEMA", of_flag(store.schema.origin, schema)),
+    ];
+    variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// What the checks found.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct DoctorReport {
+    /// Whether none failed.
+    ok: bool,
+    /// One for each.
+    checks: Vec<Finding>,
+}
+
+/// What one check found.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// What was looked at.
+    pub check: Cow<'static, str>,
+    pub level: Level,
+    /// What was found.
+    pub detail: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
 async fn show_metrics(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, Problem> {
     // The counts include what other callers do.
-    if !caller.has_scope(READ_ALL) {
-        let why = "metrics are for the operator, or need read_all";
-        return Err(Problem::new(Code::Forbidden, why));
-    }
+    may_read_all(&caller)?;
     let log = app.services.log.status().await?;
     let counts = StoreCounts { log, held: app.services.budget_use().await? };
     let is_open =

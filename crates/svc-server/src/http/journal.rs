@@ -22,41 +22,20 @@ use svc_store::{SearchFilter, VerdictWeek};
 
 use super::{
     App, Problem,
-    api::{Api, Operation},
+    api::Api,
     request::{ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_sessions =
-        Operation::new("Sessions, those heard of last first").query::<SessionFilter>();
-    let on_session = Operation::new("A session with its counters and its active record");
-    let on_history =
-        Operation::new("What was said in a session, by its key").query::<SessionHistoryQuery>();
-    let on_history = on_history.answer::<SessionHistory>(200, "The texts, the oldest first");
-    let on_wait = Operation::new("Wait for a message to the peer of an idle session")
-        .body::<WaitQuery>()
-        .answer::<Waited>(200, "Result of the wait");
-    let on_ghaps =
-        Operation::new("Records of attempts, the latest made first").query::<GhapFilter>();
-    let on_search = Operation::new("Records that fit a text, the best first").query::<GhapSearch>();
-    let on_calibration = Operation::new(
-        "How often predictions came true: by stated probability, and by the week of the verdict",
-    );
-    let on_calibration = on_calibration
-        .query::<ReadCalibration>()
-        .answer::<Calibration>(200, "Counts of records with a verdict");
-    let on_ghap = Operation::new("A record with what it said before each change");
-    let on_abandon = Operation::new("End a record whose session is over, without a verdict");
-    let on_abandon = on_abandon.optional_body::<AbandonGhap>();
-    api.list("/v1/sessions", on_sessions.page_of::<Session>("A page of sessions"), sessions)
-        .get("/v1/sessions/{id}", on_session.answer::<SessionDetail>(200, "The session"), session)
-        .list("/v1/sessions/{id}/history", on_history, history)
-        .post("/v1/sessions/{id}/wait", on_wait, wait)
-        .list("/v1/ghap", on_ghaps.page_of::<Ghap>("A page of records"), ghaps)
-        .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
-        .list("/v1/ghap/calibration", on_calibration, calibration)
-        .get("/v1/ghap/{id}", on_ghap.answer::<GhapDetail>(200, "The record"), ghap)
-        .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
+    api.list("/v1/sessions", "Sessions, those heard of last first", sessions)
+        .get("/v1/sessions/{id}", "A session with its counters and its active record", session)
+        .list("/v1/sessions/{id}/history", "What was said in a session, by its key", history)
+        .post("/v1/sessions/{id}/wait", "Wait for a message to the peer of an idle session", wait)
+        .list("/v1/ghap", "Records of attempts, the latest made first", ghaps)
+        .list("/v1/ghap/search", "Records that fit a text, the best first", search)
+        .list("/v1/ghap/calibration", "How often predictions came true", calibration)
+        .get("/v1/ghap/{id}", "A record with what it said before each change", ghap)
+        .post("/v1/ghap/{id}/abandon", "End a record without a verdict", abandon)
 }
 
 async fn sessions(list: ListRequest<SessionFilter>) -> PageResult<Session> {

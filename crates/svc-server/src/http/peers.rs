@@ -11,52 +11,29 @@ use svc_core::service::{
     team::{BroadcastReach, MessageDetail},
 };
 use svc_model::{
-    Caller, Message, MessageFilter, MessageId, MessageType, NewMessage, PageQuery, Peer,
-    PeerFilter, RegisterInput, ReportedStatus, SentMessage,
+    Caller, Message, MessageFilter, MessageId, MessageType, NewMessage, Peer, PeerFilter,
+    RegisterInput, ReportedStatus, SentMessage,
 };
 use svc_store::ListedMessage;
 
 use super::{
     App, Problem,
-    api::{Api, Operation},
+    api::Api,
     request::{ItemRequest, Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_list =
-        Operation::new("Peers: online, busy, waiting, idle, unreachable, offline, by name")
-            .query::<PeerFilter>()
-            .query::<Living>()
-            .query::<PageQuery>();
-    let on_register = Operation::new("Register a peer, or update the one with the same identity")
-        .body::<RegisterInput>();
-    let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
-    let on_peer = Operation::new("A peer").answer::<Peer>(200, "The peer");
-    let on_remove =
-        Operation::new("Remove a peer").answer::<Peer>(200, "The peer that was removed");
-    let on_send = Operation::new("Put a message into a peer's inbox").body::<NewMessage>();
-    let on_inbox =
-        Operation::new("Take messages out of an inbox on a lease of 60 s, or peek").query::<Peek>();
-    let on_messages = Operation::new(
-        "Messages between all peers, the latest first, with the beginnings of their texts (operator, read_all)",
-    );
-    let on_messages = on_messages.query::<MessageFilter>();
-    let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
-    let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
-    let on_broadcast = on_broadcast.body::<Broadcast>();
-    let on_message = Operation::new("A message with the states of its delivery");
-    let on_broadcast = on_broadcast.answer::<BroadcastReach>(200, "How many took it");
-    api.list("/v1/peers", on_list.answer::<PeersAt<Page<Peer>>>(200, "A page of peers"), list)
-        .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)
-        .post("/v1/peers/{id}/heartbeat", on_beat.answer::<Peer>(200, "The peer"), heartbeat)
-        .get("/v1/peers/{id}", on_peer, show)
-        .delete("/v1/peers/{id}", on_remove, remove)
-        .post("/v1/peers/{id}/messages", on_send.answer::<SentMessage>(200, "As stored"), send)
-        .list("/v1/peers/{id}/messages", on_inbox.page_of::<Message>("In order"), inbox)
-        .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
-        .post("/v1/peers/broadcast", on_broadcast, broadcast)
-        .list("/v1/messages", on_messages.page_of::<ListedMessage>("A page of messages"), messages)
-        .get("/v1/messages/{id}", on_message.answer::<MessageDetail>(200, "The message"), message)
+    api.list("/v1/peers", "Peers: online, busy, waiting, idle, unreachable, offline, by name", list)
+        .post("/v1/peers/register", "Register a peer, or update it", register)
+        .post("/v1/peers/{id}/heartbeat", "Say that a peer is there", heartbeat)
+        .get("/v1/peers/{id}", "A peer", show)
+        .delete("/v1/peers/{id}", "Remove a peer", remove)
+        .post("/v1/peers/{id}/messages", "Put a message into its inbox", send)
+        .list("/v1/peers/{id}/messages", "Take messages on a lease of 60 s, or peek", inbox)
+        .post("/v1/peers/{id}/messages/ack", "Acknowledge messages", ack)
+        .post("/v1/peers/broadcast", "Put a message into every inbox but the sender's", broadcast)
+        .list("/v1/messages", "All messages, the latest first (operator, read_all)", messages)
+        .get("/v1/messages/{id}", "A message with the states of its delivery", message)
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -25,13 +25,13 @@ use svc_core::{
     service::{Page, Services},
     tools::Catalogue,
 };
-use svc_model::{Caller, PageQuery, Timestamp};
+use svc_model::{Caller, PageQuery, READ_ALL, Timestamp};
 use svc_sources::SourceManager;
 use tokio_util::sync::CancellationToken;
 
 use super::{Code, Doctor, Problem, entry};
 pub(super) use crate::web::text_of;
-use crate::web::{self, EndsWithToken, KeepAlive};
+use crate::web::{self, EndsWithToken};
 
 pub(super) const PREFIX: &str = "svc";
 
@@ -49,8 +49,6 @@ pub struct AppState {
     pub doctor: Option<Doctor>,
     pub metrics: Metrics,
     pub identity: Identity,
-    /// Timer for the comments of idle streams.
-    pub keep_alive: KeepAlive,
     pub stop: CancellationToken,
 }
 
@@ -92,6 +90,12 @@ impl FromRequestParts<App> for Caller {
         let caller = head.extensions.get::<Self>().cloned();
         caller.ok_or_else(|| Problem::new(Code::Unauthorized, "a valid token is needed"))
     }
+}
+
+/// Refuses callers who may not read everything.
+pub(super) fn may_read_all(caller: &Caller) -> Result<(), Problem> {
+    let why = "this is for the operator, or needs read_all";
+    if caller.has_scope(READ_ALL) { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
 }
 
 /// Metrics of requests, in the registry that other adapters share.

@@ -16,57 +16,24 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 
 use super::{
     App, Code, Problem,
-    api::{Api, Operation},
-    request::{ItemRequest, Json, JsonResult, ListRequest, PageResult, Query},
+    api::{Api, Operation, Taken},
+    request::{ItemRequest, Json, JsonResult, ListRequest, PageResult, Query, may_read_all},
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
-    let on_list = on_list
-        .query::<OfProject>()
-        .query::<PageQuery>()
-        .answer::<SourceList>(200, "A page of servers");
-    let on_get = Operation::new("A child MCP server").query::<OfProject>();
-    let on_log = Operation::new(
-        "The end of what a child MCP server wrote to its error output (operator, read_all)",
-    );
-    let on_log =
-        on_log.query::<OfProject>().answer::<SourceLog>(200, "At most 64 KiB of each instance");
-    let on_changes = Operation::new(
-        "What waits for a person's approval: changed definitions of a child MCP server, or a project's file (operator, read_all)",
-    );
-    let on_changes = on_changes.query::<OfApproval>();
-    let on_changes = on_changes.answer::<SourceChanges>(200, "What has changed");
-    let change = |what| Operation::new(what).query::<OfProject>();
-    let the_server = |on: Operation| on.answer::<SourceView>(200, "The server");
-    let on_reconnect = change("Restart a child MCP server at once (operator)");
-    let on_enable = change("Turn a child MCP server on, for good (operator)");
-    let on_disable = change("Turn a child MCP server off, for good (operator)");
-    let on_reload = Operation::new("Read the files that name child MCP servers again (operator)");
-    let on_approve = Operation::new("Approve what waits of a child MCP server (operator)");
-    let on_approve = on_approve.query::<OfApproval>().body::<SourceApproval>();
-    let on_login = change("Begin a login to a child MCP server at a URL (operator)");
-    let on_login =
-        on_login.body::<LoginBody>().answer::<LoginPage>(200, "What to open in a browser");
-    let on_login_wait = change("Wait up to 25 s for the end of a login (operator)");
-    let on_login_wait =
-        on_login_wait.body::<LoginWait>().answer::<LoginState>(200, "How far it is");
-    let on_logout = change("Forget a login and have its tokens revoked (operator)");
-    let on_logout = on_logout.answer::<LogoutState>(200, "Result of the logout");
-    let on_tools = Operation::new("Tools that the caller may call, by name").query::<ToolFilter>();
-    api.get("/v1/tools", on_tools.page_of::<Descriptor>("A page of tools"), list_tools)
-        .get("/v1/sources", on_list, list)
-        .post("/v1/sources/reload", on_reload.answer::<SourceList>(200, "All of them"), reload)
-        .get("/v1/sources/{name}", the_server(on_get), get)
-        .get("/v1/sources/{name}/log", on_log, log)
-        .get("/v1/sources/{name}/changes", on_changes, changes)
-        .post("/v1/sources/{name}/approve", the_server(on_approve), approve)
-        .post("/v1/sources/{name}/reconnect", the_server(on_reconnect), reconnect)
-        .post("/v1/sources/{name}/enable", the_server(on_enable), enable)
-        .post("/v1/sources/{name}/disable", the_server(on_disable), disable)
-        .post("/v1/sources/{name}/login", on_login, log_in)
-        .post("/v1/sources/{name}/login/wait", on_login_wait, await_login)
-        .post("/v1/sources/{name}/logout", on_logout, log_out)
+    api.get("/v1/tools", "Tools that the caller may call, by name", list_tools)
+        .get("/v1/sources", "Child MCP servers that the caller's files name, by name", list)
+        .post("/v1/sources/reload", "Read the files that name servers again (operator)", reload)
+        .get("/v1/sources/{name}", "A child MCP server", get)
+        .get("/v1/sources/{name}/log", "The end of its error output (operator, read_all)", log)
+        .get("/v1/sources/{name}/changes", "What waits for approval (operator, read_all)", changes)
+        .post("/v1/sources/{name}/approve", "Approve what waits (operator)", approve)
+        .post("/v1/sources/{name}/reconnect", "Restart it at once (operator)", reconnect)
+        .post("/v1/sources/{name}/enable", "Turn it on, for good (operator)", enable)
+        .post("/v1/sources/{name}/disable", "Turn it off, for good (operator)", disable)
+        .post("/v1/sources/{name}/login", "Begin a login at its URL (operator)", log_in)
+        .post("/v1/sources/{name}/login/wait", "Wait up to 25 s for that (operator)", await_login)
+        .post("/v1/sources/{name}/logout", "Forget a login, revoke its tokens (operator)", log_out)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -76,36 +43,12 @@ struct LoginBody {
     port: Option<u16>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct LoginPage {
-    /// What the person opens in a browser.
-    authorization_url: String,
-    /// Where the browser comes back to. The daemon listens there for 10 minutes.
-    redirect_uri: String,
-}
-
 #[derive(Deserialize, JsonSchema)]
 struct LoginWait {
     /// The address that the browser was redirected to, if it cannot reach this machine.
     redirect: Option<String>,
     /// How long to wait, in milliseconds; at most 25000.
     wait_ms: Option<u64>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct LoginState {
-    state: LoginWord,
-    /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum LoginWord {
-    Waiting,
-    Done,
-    Failed,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -128,10 +71,6 @@ struct OfProject {
 
 #[derive(Deserialize, JsonSchema)]
 struct OfApproval {
-    /// The operator's: see the servers of this project's files too. A session sees those of its own
-    /// project.
-    #[expect(dead_code, reason = "SourceRequest reads it; here it is for the description")]
-    project: Option<String>,
     /// The file that waits. By default what is in force of that name, else the file that waits.
     from: Option<String>,
 }
@@ -185,6 +124,12 @@ impl FromRequestParts<App> for SourceRequest {
     }
 }
 
+impl Taken for SourceRequest {
+    fn describe(operation: &mut Operation) {
+        operation.query::<OfProject>();
+    }
+}
+
 impl SourceRequest {
     /// The servers in the files for the folder, from the files' present content.
     fn servers(&self) -> Result<FolderSources, Problem> {
@@ -226,9 +171,10 @@ fn operators_own(caller: &Caller) -> Result<(), Problem> {
     if caller.is_operator() { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
 }
 
-fn reads_everything(caller: &Caller) -> Result<(), Problem> {
-    let why = "this is for the operator, or needs read_all";
-    if caller.has_scope(READ_ALL) { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
+/// A person's decision about a server was not written.
+fn not_kept(error: impl std::fmt::Display) -> Problem {
+    tracing::error!(%error, "a decision about a server cannot be kept");
+    Problem::new(Code::Internal, "the decision cannot be kept: see the daemon's log")
 }
 
 /// Removes what the caller may not see: the instances of others and the command.
@@ -277,7 +223,7 @@ async fn get(server: SourceRequest) -> JsonResult<SourceView> {
 }
 
 async fn log(server: SourceRequest) -> JsonResult<SourceLog> {
-    reads_everything(&server.caller)?;
+    may_read_all(&server.caller)?;
     let log = server.servers()?.log(&server.name).ok_or_else(|| server.unknown())?;
     Ok(Json(SourceLog { log }))
 }
@@ -286,7 +232,7 @@ async fn changes(
     server: SourceRequest,
     Query(OfApproval { from, .. }): Query<OfApproval>,
 ) -> JsonResult<SourceChanges> {
-    reads_everything(&server.caller)?;
+    may_read_all(&server.caller)?;
     let found = server.servers()?.changes(&server.name, from.as_deref());
     let (changes, digest) = found.ok_or_else(|| server.unknown())?;
     Ok(Json(SourceChanges { count: changes.len(), changes, digest }))
@@ -300,10 +246,7 @@ async fn approve(
     operators_own(&server.caller)?;
     let (servers, name) = (server.servers()?, &server.name);
     let approved = servers.approve(name, from.as_deref(), &body.digest).await;
-    let approved = approved.map_err(|error| {
-        tracing::error!(error = %error, "an approval cannot be kept");
-        Problem::new(Code::Internal, "the approval cannot be kept: see the daemon's log")
-    })?;
+    let approved = approved.map_err(not_kept)?;
     match approved {
         None => Err(server.unknown()),
         Some(false) => {
@@ -338,45 +281,34 @@ async fn disable(server: SourceRequest) -> JsonResult<SourceView> {
 fn switch(server: &SourceRequest, enabled: bool) -> JsonResult<SourceView> {
     operators_own(&server.caller)?;
     server.view()?;
-    manager(&server.app)?.switch(&server.name, enabled).map_err(|error| {
-        tracing::error!(error = %error, "a decision cannot be written");
-        Problem::new(Code::Internal, "the decision cannot be written: see the daemon's log")
-    })?;
+    manager(&server.app)?.switch(&server.name, enabled).map_err(not_kept)?;
     server.view()
 }
 
-async fn log_in(server: SourceRequest, Json(body): Json<LoginBody>) -> JsonResult<LoginPage> {
+async fn log_in(server: SourceRequest, Json(body): Json<LoginBody>) -> JsonResult<OpenLogin> {
     let (key, name) = (server.key()?, &server.name);
     let open = manager(&server.app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
-    let OpenLogin { authorization_url, redirect: redirect_uri } =
-        open.map_err(|reason| Problem::new(Code::Conflict, format!("{name}: {reason}")))?;
-    Ok(Json(LoginPage { authorization_url, redirect_uri }))
+    let refused = |reason| Problem::new(Code::Conflict, format!("{name}: {reason}"));
+    open.map(Json).map_err(refused)
 }
 
-async fn await_login(server: SourceRequest, Json(body): Json<LoginWait>) -> JsonResult<LoginState> {
+async fn await_login(
+    server: SourceRequest,
+    Json(body): Json<LoginWait>,
+) -> JsonResult<LoginOutcome> {
     let (key, name) = (server.key()?, &server.name);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
     let login = manager(&server.app)?.login(&key);
     let outcome = login.outcome(body.redirect.as_deref(), wait);
     // The wait must not delay shutdown.
     let outcome = server.app.stop.run_until_cancelled(outcome).await;
-    let outcome = outcome
-        .unwrap_or(Some(LoginOutcome::Waiting))
-        .ok_or_else(|| Problem::new(Code::Conflict, format!("{name} has no login")))?;
-    let (state, reason) = match outcome {
-        LoginOutcome::Waiting => (LoginWord::Waiting, None),
-        LoginOutcome::Done => (LoginWord::Done, None),
-        LoginOutcome::Failed(reason) => (LoginWord::Failed, Some(reason)),
-    };
-    Ok(Json(LoginState { state, reason }))
+    let none = || Problem::new(Code::Conflict, format!("{name} has no login"));
+    outcome.unwrap_or(Some(LoginOutcome::Waiting)).map(Json).ok_or_else(none)
 }
 
 async fn log_out(server: SourceRequest) -> JsonResult<LogoutState> {
     let key = server.key()?;
-    let outcome = manager(&server.app)?.login(&key).end().await.map_err(|error| {
-        tracing::error!(error = %error, "a login cannot be forgotten");
-        Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
-    })?;
+    let outcome = manager(&server.app)?.login(&key).end().await.map_err(not_kept)?;
     Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
 }
 

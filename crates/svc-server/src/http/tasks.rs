@@ -1,6 +1,6 @@
 //! `/v1/tasks`, and the feed of one task.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     http::{HeaderMap, StatusCode},
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use svc_core::service::log::StartAfter;
 use svc_model::{
-    Caller, FrameKind, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
-    TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, Timestamp, limits,
+    Caller, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange, TaskEvent,
+    TaskEventBody, TaskFilter, TaskReport, TaskStatus, limits,
 };
 
 use super::{
@@ -27,26 +27,19 @@ use super::{
 use crate::web;
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_create = Operation::new("Make a task").body::<NewTask>();
-    let on_create = on_create.answer::<Task>(201, "Made, pending");
-    let on_create = on_create.answer::<Task>(200, "Made before, with the same idempotency_key");
-    let on_list = Operation::new("Tasks, the latest first").query::<TaskFilter>();
-    let on_append = Operation::new("Append events to a task: one, or an array of up to 1,000");
-    let on_append = on_append.body::<Events>().answer::<Appended>(200, "On the disk");
-    let on_cancel = Operation::new("Ask for a task to be stopped");
-    let on_cancel = on_cancel.answer::<Task>(200, "Cancelled: nobody had begun");
-    let on_cancel = on_cancel.answer::<Task>(202, "The runner was asked to stop");
-    let on_watch = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
-        .query::<Watch>()
-        .header("Last-Event-ID", "The last id received: what is greater follows");
-    let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
-    let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
-    api.post("/v1/tasks", on_create, create)
-        .list("/v1/tasks", on_list.page_of::<Task>("A page of tasks"), list)
-        .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
-        .post("/v1/tasks/{id}/events", on_append, append)
-        .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
-        .get("/v1/biam/subscribe", on_watch, watch)
+    let append_all = Operation::new("Append events to a task: one, or an array of up to 1,000");
+    let append_all = append_all.body::<Events>();
+    let stop = Operation::new("Ask for a task to be stopped").statuses(&[200, 202]);
+    let follow = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
+        .header("Last-Event-ID", "The last id received: what is greater follows")
+        .media(200, "text/event-stream")
+        .media(204, "");
+    api.post("/v1/tasks", Operation::new("Make a task").statuses(&[201, 200]), create)
+        .list("/v1/tasks", "Tasks, the latest first", list)
+        .get("/v1/tasks/{id}", "A task", show)
+        .post("/v1/tasks/{id}/events", append_all, append)
+        .post("/v1/tasks/{id}/cancel", stop, cancel)
+        .get("/v1/biam/subscribe", follow, watch)
 }
 
 async fn create(app: App, caller: Caller, Json(input): Json<NewTask>) -> StatusResult<Task> {
@@ -69,24 +62,25 @@ async fn show(item: ItemRequest) -> JsonResult<Arc<Task>> {
 #[serde(untagged)]
 #[expect(dead_code, reason = "stands for the body in the description")]
 enum Events {
-    One(EventIn),
-    Many(Vec<EventIn>),
+    One(EventIn<()>),
+    Many(Vec<EventIn<()>>),
 }
 
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "stands for the body in the description")]
-struct EventIn {
+/// An event; `data` depends on its kind.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(bound = "", rename = "EventIn")]
+struct EventIn<D> {
     kind: EventInKind,
     /// Of a `frame`: `{line, kind: "stdout"|"stderr", ts?}`. Of `task` and `terminal`:
     /// `{status, exit_code?, signal?, error?}`.
-    data: serde_json::Map<String, serde_json::Value>,
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    data: D,
     /// The producer's own id, 1 to 128 bytes: a repeat is answered with the ids first given.
     id: Option<String>,
 }
 
-#[derive(JsonSchema)]
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[expect(dead_code, reason = "stands for the body in the description")]
 enum EventInKind {
     Frame,
     Task,
@@ -143,91 +137,40 @@ async fn watch(
 }
 
 #[derive(Deserialize)]
-struct RawEvent<'a, D> {
-    #[serde(borrow)]
-    kind: Cow<'a, str>,
-    data: D,
-    id: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct RawFrame {
-    line: String,
-    #[serde(default)]
-    kind: FrameKind,
-    ts: Option<Timestamp>,
-}
-
-#[derive(Deserialize)]
 struct RawChange {
     status: TaskStatus,
-    exit_code: Option<i32>,
-    signal: Option<String>,
-    error: Option<String>,
     runner: Option<RunnerProcess>,
 }
 
 fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let text = text_of(body)?;
-    parse_frames(text).map_or_else(|| parse_any_events(text), Ok)
-}
-
-/// Nearly all events are frames, so a body is first parsed as frames only, in one pass.
-type FrameEvent<'a> = Object<RawEvent<'a, Object<RawFrame>>>;
-
-/// Parses a body of frames only; `None` if it has anything else or any fault.
-fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
-    let frames: Vec<FrameEvent<'_>> = if text.trim_ascii_start().starts_with('[') {
-        serde_json::from_str(text).ok()?
-    } else {
-        vec![serde_json::from_str(text).ok()?]
-    };
-    let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
-        && frames.iter().all(|Object(frame)| frame.kind == "frame");
-    let event = |Object(RawEvent { data: Object(data), id, .. }): FrameEvent<'_>| {
-        let RawFrame { line, kind, ts } = data;
-        TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
-    };
-    is_plain.then(|| frames.into_iter().map(event).collect())
-}
-
-/// Parses any body, and names what is wrong with it.
-fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     if !text.trim_ascii_start().starts_with('[') {
         return Ok(vec![parse_event(parse_object(text)?)?]);
     }
-    let raw: Vec<&RawValue> = parse(text)?;
+    let raw: Vec<Object<EventIn<&RawValue>>> = parse(text)?;
     if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
         let (most, len) = (limits::EVENTS_PER_REQUEST, raw.len());
         let rule = format!("an array has from 1 to {most} events, not {len}");
         return Err(Problem::invalid("", rule));
     }
-    let events = raw.into_iter().enumerate().map(|(index, event)| {
-        let event = parse_object(event.get()).and_then(parse_event);
-        event.map_err(|problem| problem.within(&format!("[{index}]")))
+    let events = raw.into_iter().enumerate().map(|(index, Object(event))| {
+        parse_event(event).map_err(|problem| problem.within(&format!("[{index}]")))
     });
     events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_, &RawValue>) -> Result<TaskEvent, Problem> {
-    let body = match &*raw.kind {
-        "frame" => {
-            let RawFrame { line, kind, ts } = parse_data(raw.data)?;
-            TaskEventBody::Frame { line, kind, ts }
-        }
-        "task" => parse_change(raw.data, false)?,
-        "terminal" => parse_change(raw.data, true)?,
-        _ => {
-            let rule = "must be frame, task or terminal";
-            return Err(Problem::invalid("kind", rule));
-        }
+fn parse_event(raw: EventIn<&RawValue>) -> Result<TaskEvent, Problem> {
+    let body = match raw.kind {
+        EventInKind::Frame => TaskEventBody::Frame(parse_data(raw.data)?),
+        EventInKind::Task => parse_change(raw.data, false)?,
+        EventInKind::Terminal => parse_change(raw.data, true)?,
     };
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
 /// Parses a `task` or a `terminal` event: the two differ in the allowed statuses.
 fn parse_change(data: &RawValue, terminal: bool) -> Result<TaskEventBody, Problem> {
-    let RawChange { status, exit_code, signal, error, runner } = parse_data(data)?;
+    let RawChange { status, runner } = parse_data(data)?;
     if status.is_terminal() != terminal {
         let rule = if terminal {
             "must be done, failed, cancelled or expired in a `terminal` event"
@@ -236,59 +179,10 @@ fn parse_change(data: &RawValue, terminal: bool) -> Result<TaskEventBody, Proble
         };
         return Err(Problem::invalid("data.status", rule));
     }
-    let report = TaskReport { exit_code, signal, error };
+    let report: TaskReport = parse_data(data)?;
     Ok(TaskEventBody::Change(TaskChange { report, runner, ..TaskChange::to(status, None) }))
 }
 
 fn parse_data<T: DeserializeOwned>(data: &RawValue) -> Result<T, Problem> {
     parse_object(data.get()).map_err(|problem: Problem| problem.within("data"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What one parser accepts, the other parses to the same; what the second refuses, both refuse.
-    #[test]
-    fn frame_parser_agrees_with_the_general_parser() {
-        for (body, is_frames) in [
-            (r#"{"kind":"frame","data":{"line":"a"}}"#, true),
-            (
-                r#" {"data":{"ts":"2026-01-31T12:00:00Z","kind":"stderr","line":"\u0041\n"},"id":"1","kind":"frame","x":[]}"#,
-                true,
-            ),
-            (
-                r#"[{"kind":"frame","data":{"line":"a","more":{}}},{"kind":"fr\u0061me","data":{"line":""}}]"#,
-                true,
-            ),
-            (r#"{"kind":"frame","data":{"line":"a"},"id":null}"#, true),
-            (r#"["frame",{"line":"a"},null]"#, false),
-            (r#"[["frame",{"line":"a"},null]]"#, false),
-            (r#"{"kind":"frame","data":["a","stdout",null]}"#, false),
-            (r#"{"kind":"frame","data":{"line":"a","kind":"pipe"}}"#, false),
-            (r#"{"kind":"frame","data":{"line":"a","line":"b"}}"#, false),
-            (r#"{"kind":"frame","data":{"line":"\ud800"}}"#, false),
-            (r#"{"kind":"frame","data":{"line":"a"}} x"#, false),
-            (r#"{"kind":"frame","data":null}"#, false),
-            (r#"{"kind":"frame"}"#, false),
-            (r#"{"kind":"other","data":{"line":"a"}}"#, false),
-            ("[]", false),
-            ("", false),
-            ("null", false),
-            (
-                r#"[{"kind":"frame","data":{"line":"a"}},{"kind":"task","data":{"status":"active"}}]"#,
-                false,
-            ),
-        ] {
-            let frames = parse_frames(body);
-            assert_eq!(frames.is_some(), is_frames, "{body}");
-            let Some(frames) = frames else { continue };
-            assert_eq!(parse_any_events(body).ok(), Some(frames), "{body}");
-        }
-        let many = |count: usize| {
-            format!("[{}]", vec![r#"{"kind":"frame","data":{"line":"a"}}"#; count].join(","))
-        };
-        assert_eq!(parse_frames(&many(1000)).map(|frames| frames.len()), Some(1000));
-        assert!(parse_frames(&many(1001)).is_none());
-    }
 }

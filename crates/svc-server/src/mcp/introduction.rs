@@ -113,7 +113,7 @@ fn capabilities(server: &McpServer) -> Value {
         "completions": {},
         "logging": {},
     });
-    if !server.prompts.borrow().is_empty() {
+    if !server.prompts.is_empty() {
         capabilities["prompts"] = json!({ "listChanged": true });
     }
     capabilities

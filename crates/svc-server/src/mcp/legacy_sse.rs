@@ -25,7 +25,7 @@ use super::{
         ClientBody, ClientMessage, ClientRequest, RequestEra, RpcError, UnreadableMessage,
         error_message, result_message,
     },
-    server::{McpSession, RequestMeter, RequestOutcome},
+    server::{McpSession, RequestOutcome},
     stream::{LogCursor, sse_session_response, stream_head},
 };
 use crate::web::{Code, Problem};
@@ -100,10 +100,9 @@ pub(super) async fn post_message(
             return Ok(refusal(id.as_deref(), &error, posted.forms));
         }
     };
-    let posted = LegacyPost { posted, session: &session };
     for message in messages {
         let answer = match message {
-            Ok(ClientMessage::Request(request)) => posted.answer(request).await,
+            Ok(ClientMessage::Request(request)) => answer(posted, &session, request).await,
             Ok(message) => {
                 handle_one_way(&server, Some(&session), message).await;
                 None
@@ -117,70 +116,67 @@ pub(super) async fn post_message(
     Ok((StatusCode::ACCEPTED, "Accepted").into_response())
 }
 
-#[derive(Clone, Copy)]
-struct LegacyPost<'a> {
-    posted: PostedMessages<'a>,
-    session: &'a Arc<McpSession>,
+/// The answer to a request; `None` for a recorded call, which puts its answer into the stream.
+async fn answer(
+    posted: PostedMessages<'_>,
+    session: &Arc<McpSession>,
+    request: ClientRequest,
+) -> Option<String> {
+    let PostedMessages { server, headers, .. } = posted;
+    let id = request.id.clone();
+    let name = subject_name(headers, &request.method, &request.params);
+    let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
+    let answer = if request.method == "initialize" {
+        initialize(posted, session, &request).await
+    } else {
+        let origin = RequestOrigin::Legacy(Arc::clone(session));
+        match posted.reply(origin, request, &mut meter).await {
+            Ok(CallReply::Whole(answer)) => Ok(answer),
+            Ok(CallReply::Pending(pending)) => {
+                Ok(answer_with_messages(posted, session, pending).await)
+            }
+            // It is counted when it ends.
+            Ok(CallReply::Recorded(_)) => return None,
+            Err(error) => Err(error),
+        }
+    };
+    let outcome = if answer.is_ok() { RequestOutcome::Result } else { RequestOutcome::Error };
+    meter.count(&server.metrics, outcome);
+    Some(answer.unwrap_or_else(|error| error_message(Some(&id), &error)))
 }
 
-impl LegacyPost<'_> {
-    /// The answer to a request; `None` for a recorded call, which puts its answer into the stream.
-    async fn answer(self, request: ClientRequest) -> Option<String> {
-        let PostedMessages { server, headers, .. } = self.posted;
-        let id = request.id.clone();
-        let name = subject_name(headers, &request.method, &request.params);
-        let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
-        let answer = match self.answer_request(request, &mut meter).await {
-            // The call is on record, and is counted when it ends.
-            Ok(None) => return None,
-            answer => answer,
-        };
-        let outcome = match &answer {
-            Ok(_) => RequestOutcome::Result,
-            Err(_) => RequestOutcome::Error,
-        };
-        meter.count(&server.metrics, outcome);
-        answer.unwrap_or_else(|error| Some(error_message(Some(&id), &error)))
-    }
+async fn initialize(
+    posted: PostedMessages<'_>,
+    session: &McpSession,
+    request: &ClientRequest,
+) -> Result<String, RpcError> {
+    let PostedMessages { server, caller, .. } = posted;
+    let NewMcpSession { revision, client, capabilities, .. } =
+        introduction(&request.params, McpTransport::Sse)?;
+    server.sessions.describe(session, revision, client, capabilities).await?;
+    let name = client_name(&request.params);
+    let result = initialize_result(server, caller, name, revision).await?;
+    Ok(result_message(&request.id, &result))
+}
 
-    async fn answer_request(
-        self,
-        request: ClientRequest,
-        meter: &mut RequestMeter,
-    ) -> Result<Option<String>, RpcError> {
-        let Self { posted, session } = self;
-        let PostedMessages { server, caller, .. } = posted;
-        if request.method == "initialize" {
-            let NewMcpSession { revision, client, capabilities, .. } =
-                introduction(&request.params, McpTransport::Sse)?;
-            server.sessions.describe(session, revision, client, capabilities).await?;
-            let name = client_name(&request.params);
-            let result = initialize_result(server, caller, name, revision).await?;
-            return Ok(Some(result_message(&request.id, &result)));
-        }
-        let origin = RequestOrigin::Legacy(Arc::clone(session));
-        Ok(match posted.reply(origin, request, meter).await? {
-            CallReply::Whole(answer) => Some(answer),
-            CallReply::Pending(pending) => Some(self.answer_with_messages(pending).await),
-            CallReply::Recorded(_) => None,
-        })
-    }
-
-    /// Waits for an answer, and puts messages before it into the session's stream.
-    async fn answer_with_messages(self, pending: PendingAnswer) -> String {
-        let PendingAnswer { mut answer, messages, .. } = pending;
-        let PostedMessages { server, caller, .. } = self.posted;
-        let stream = StreamName::new("mcp", &self.session.id);
-        let Some(mut messages) = messages else { return answer.await.message };
-        loop {
-            let message = tokio::select! {
-                biased;
-                Some(message) = messages.recv() => message,
-                answer = &mut answer => return answer.message,
-            };
-            if let Err(error) = server.services.mcp.say(caller, &stream, message).await {
-                tracing::warn!(error = telemetry::chain(&error), "a message to a client is lost");
-            }
+/// Waits for an answer, and puts messages before it into the session's stream.
+async fn answer_with_messages(
+    posted: PostedMessages<'_>,
+    session: &McpSession,
+    pending: PendingAnswer,
+) -> String {
+    let PendingAnswer { mut answer, messages, .. } = pending;
+    let PostedMessages { server, caller, .. } = posted;
+    let stream = StreamName::new("mcp", &session.id);
+    let Some(mut messages) = messages else { return answer.await.message };
+    loop {
+        let message = tokio::select! {
+            biased;
+            Some(message) = messages.recv() => message,
+            answer = &mut answer => return answer.message,
+        };
+        if let Err(error) = server.services.mcp.say(caller, &stream, message).await {
+            tracing::warn!(error = telemetry::chain(&error), "a message to a client is lost");
         }
     }
 }

@@ -22,17 +22,16 @@
 //!
 //! `introduction` is how a client begins, `methods` are all methods that have one answer, `notices`
 //! what clients are told without a request, `streams` the streams that clients open, `legacy_sse`
-//! the transport of 2024-11-05. `prompts` and `resources` are what the server offers beside tools.
+//! the transport of 2024-11-05. `offers` is what the server offers beside tools.
 
 mod call;
 mod introduction;
 mod legacy_sse;
 mod methods;
 mod notices;
+mod offers;
 mod post;
-mod prompts;
 mod request;
-mod resources;
 mod rpc;
 mod server;
 mod stream;
@@ -48,8 +47,10 @@ use svc_core::service;
 use self::call::recover_calls;
 use crate::web::{Code, Problem, RouteName};
 
-pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts, servers_prompt};
-pub use resources::{ResourcePage, ResourceProvider, StreamResources};
+pub use offers::{
+    PromptArgument, PromptTemplate, Provided, ResourcePage, ResourceProvider, StreamResources,
+    servers_prompt,
+};
 pub use rpc::RpcError;
 pub use server::{McpMetrics, McpServer, McpServerParts};
 
@@ -98,7 +99,7 @@ async fn watch_servers(server: McpServer) {
                 server.resources_changed.send_modify(|count| *count += 1);
             }
             // The daemon's own prompts are unchanged; clients read the whole list again.
-            Ok(()) = prompts.changed() => server.prompts.send_modify(|_| {}),
+            Ok(()) = prompts.changed() => server.note_prompts_changed(),
             else => return,
         }
     }

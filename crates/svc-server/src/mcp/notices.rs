@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    sync::Arc,
     time::Duration,
 };
 
@@ -18,10 +17,7 @@ use svc_store::CallState;
 use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
 
-use super::{
-    McpServer, call::McpTaskView, methods::CallerResources, prompts::PromptTemplate,
-    rpc::notification_message,
-};
+use super::{McpServer, call::McpTaskView, methods::CallerResources, rpc::notification_message};
 
 /// Least time between notices of resources, since a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -87,7 +83,7 @@ pub(crate) struct NoticeQueue {
     caller: Caller,
     filter: NoticeFilter,
     tools: watch::Receiver<u64>,
-    prompts: watch::Receiver<Arc<Vec<PromptTemplate>>>,
+    prompts: watch::Receiver<u64>,
     resources: watch::Receiver<u64>,
     /// `None` if no resources are watched.
     updates: Option<Box<ResourceUpdates>>,
@@ -132,7 +128,7 @@ impl NoticeQueue {
         });
         Ok(Self {
             tools: server.catalogue.changes(),
-            prompts: server.prompts.subscribe(),
+            prompts: server.prompts_changed.subscribe(),
             resources: server.resources_changed.subscribe(),
             updates,
             tasks,

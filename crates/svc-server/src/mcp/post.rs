@@ -353,7 +353,7 @@ pub(super) fn meter_of(
     name: Option<&str>,
     era: RequestEra,
 ) -> RequestMeter {
-    let is_prompt = |name: &&str| server.prompts.borrow().iter().any(|it| it.is_called(name));
+    let is_prompt = |name: &&str| server.prompts.iter().any(|it| it.is_called(name));
     let known = name.filter(|name| method == "prompts/get" && is_prompt(name));
     RequestMeter::start(method, known.unwrap_or_default(), era)
 }

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{
     Map, Value, json,
     value::{RawValue, to_raw_value},
@@ -316,12 +316,6 @@ pub(crate) fn result_message(id: &RawValue, result: &impl Serialize) -> String {
     JsonRpcWriter::new().id(id).result(result).into_text()
 }
 
-/// Like [`result_message`], for a result of about `room` bytes.
-pub(crate) fn result_with_room(id: &RawValue, result: &impl Serialize, room: usize) -> String {
-    let room = room + id.get().len() + 64;
-    JsonRpcWriter::with_room(room).id(id).result(result).into_text()
-}
-
 /// The answer to a request that failed. `id` is `null` where none could be read.
 pub(crate) fn error_message(id: Option<&RawValue>, error: &RpcError) -> String {
     JsonRpcWriter::new().id(&id).error(error).into_text()
@@ -375,7 +369,7 @@ struct StatelessMembers {
     #[serde(flatten)]
     cache: Option<CacheHint>,
     #[serde(rename = "_meta")]
-    meta: ServerMeta,
+    meta: OneMember<ServerInfo>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -387,20 +381,18 @@ pub(crate) enum ResultType {
     Task,
 }
 
-/// How long a result may be kept, and by whom.
+/// How long a result may be kept, and by whom: only by its caller, since others may see another.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CacheHint {
-    pub(crate) ttl_ms: u32,
-    pub(crate) cache_scope: CacheScope,
+    ttl_ms: u32,
+    cache_scope: &'static str,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum CacheScope {
-    /// Every caller gets the same result.
-    Public,
-    Private,
+impl CacheHint {
+    pub(crate) const fn private(ttl_ms: u32) -> Self {
+        Self { ttl_ms, cache_scope: "private" }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -420,15 +412,6 @@ pub(crate) struct ServerInfo {
 pub(crate) const SERVER_INFO: ServerInfo =
     ServerInfo { name: "svc", title: Some("svc"), version: env!("CARGO_PKG_VERSION") };
 
-#[derive(Debug)]
-struct ServerMeta;
-
-impl Serialize for ServerMeta {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map([(meta::SERVER_INFO, ServerInfo { title: None, ..SERVER_INFO })])
-    }
-}
-
 impl<T: Serialize> EraResult<T> {
     pub(crate) fn complete(era: RequestEra, members: T, cache: Option<CacheHint>) -> Self {
         if era == RequestEra::Modern {
@@ -438,7 +421,9 @@ impl<T: Serialize> EraResult<T> {
     }
 
     pub(crate) fn stateless(result_type: ResultType, members: T, cache: Option<CacheHint>) -> Self {
-        let stateless = StatelessMembers { result_type, cache, meta: ServerMeta };
+        let meta =
+            OneMember::from([(meta::SERVER_INFO, ServerInfo { title: None, ..SERVER_INFO })]);
+        let stateless = StatelessMembers { result_type, cache, meta };
         Self { members, stateless: Some(stateless) }
     }
 }
@@ -472,11 +457,7 @@ pub(crate) fn raw_in_era(
     }
     if let (Some(cache), None, None) = (cache, known.ttl_ms, known.cache_scope) {
         let CacheHint { ttl_ms, cache_scope } = cache;
-        let scope = match cache_scope {
-            CacheScope::Public => "public",
-            CacheScope::Private => "private",
-        };
-        added.push(format!("\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\""));
+        added.push(format!("\"ttlMs\":{ttl_ms},\"cacheScope\":\"{cache_scope}\""));
     }
     if added.is_empty() {
         return Cow::Borrowed(result);
@@ -562,7 +543,7 @@ mod tests {
 
     #[test]
     fn raw_results_get_what_their_era_needs_and_keep_all_else() {
-        let cache = Some(CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private });
+        let cache = Some(CacheHint::private(0));
         for (result, era, cache, expected) in [
             (r#"{"a": 1.0}"#, RequestEra::Legacy, cache, r#"{"a": 1.0}"#),
             (r#"{"a": 1.0}"#, RequestEra::Modern, None, r#"{"resultType":"complete","a": 1.0}"#),
@@ -591,7 +572,7 @@ mod tests {
         let result = EraResult::complete(RequestEra::Legacy, Members { raw: &raw }, None);
         let text = serde_json::to_string(&result).unwrap();
         assert_eq!(text, r#"{"raw":[1.0,  2]}"#);
-        let cache = CacheHint { ttl_ms: 5, cache_scope: CacheScope::Private };
+        let cache = CacheHint::private(5);
         let result =
             EraResult::stateless(ResultType::InputRequired, Members { raw: &raw }, Some(cache));
         let version = env!("CARGO_PKG_VERSION");

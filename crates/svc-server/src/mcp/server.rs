@@ -8,14 +8,13 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
-    time::Instant,
 };
 
 use futures_util::FutureExt as _;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::{Registry, Unit},
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
 };
 use serde_json::{Map, Value};
 use svc_core::{
@@ -32,11 +31,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     call::{OpenQuestions, RequestStateSigner, RunningCalls},
-    prompts::PromptTemplate,
-    resources::ResourceProvider,
+    offers::{PromptTemplate, ResourceProvider},
     rpc::RequestEra,
 };
-use crate::web::KeepAlive;
 
 #[derive(Debug, Clone)]
 pub struct McpServer(Arc<McpServerState>);
@@ -50,8 +47,6 @@ pub struct McpServerParts {
     /// Child servers, whose resources and prompts are shown, too.
     pub sources: Option<SourceManager>,
     pub metrics: McpMetrics,
-    /// The timer of the comments that keep silent streams alive.
-    pub keep_alive: KeepAlive,
     /// Ends the streams, and leaves running calls to the next start of the daemon.
     pub stop: CancellationToken,
     /// Which tools are shown if the client's request does not say; `None`: the credential decides.
@@ -60,24 +55,25 @@ pub struct McpServerParts {
 
 #[derive(Debug)]
 pub struct McpServerState {
-    pub services: Services,
-    pub catalogue: Arc<Catalogue>,
-    pub resources: Vec<Box<dyn ResourceProvider>>,
-    pub prompts: watch::Sender<Arc<Vec<PromptTemplate>>>,
-    pub sources: Option<SourceManager>,
-    pub metrics: McpMetrics,
-    pub stop: CancellationToken,
-    pub exposure: Option<ToolExposure>,
+    parts: McpServerParts,
     pub(crate) sessions: McpSessions,
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
     pub(crate) state_signer: RequestStateSigner,
-    pub(crate) keep_alive: KeepAlive,
     /// Counts changes of the list of resources; changes within a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
+    pub(crate) prompts_changed: watch::Sender<u64>,
     pub(crate) tasks_changed: watch::Sender<u64>,
     /// Work that no request waits for.
     pub(crate) background: TaskTracker,
+}
+
+impl Deref for McpServerState {
+    type Target = McpServerParts;
+
+    fn deref(&self) -> &McpServerParts {
+        &self.parts
+    }
 }
 
 impl Deref for McpServer {
@@ -99,30 +95,20 @@ impl McpServer {
                 background: background.clone(),
                 cached: Mutex::default(),
             },
-            services: parts.services,
-            catalogue: parts.catalogue,
-            resources: parts.resources,
-            prompts: watch::Sender::new(Arc::new(parts.prompts)),
-            sources: parts.sources,
-            metrics: parts.metrics,
-            stop: parts.stop,
-            exposure: parts.exposure,
+            parts,
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),
             state_signer: RequestStateSigner::new(key),
-            keep_alive: parts.keep_alive,
             resources_changed: watch::Sender::new(0),
+            prompts_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),
             background,
         })))
     }
 
-    pub fn catalogue(&self) -> &Catalogue {
-        &self.catalogue
-    }
-
-    pub fn set_prompts(&self, prompts: Vec<PromptTemplate>) {
-        self.prompts.send_replace(Arc::new(prompts));
+    /// Tells clients that the list of prompts has changed.
+    pub fn note_prompts_changed(&self) {
+        self.prompts_changed.send_modify(|count| *count += 1);
     }
 }
 
@@ -348,10 +334,9 @@ fn parse_capabilities(json: &str) -> Arc<Map<String, Value>> {
     Arc::new(serde_json::from_str(json).unwrap_or_default())
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct McpMetrics {
     requests: Family<McpRequestLabels, Counter>,
-    seconds: Family<MethodLabel, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -360,11 +345,6 @@ struct McpRequestLabels {
     name: Arc<str>,
     era: &'static str,
     outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MethodLabel {
-    method: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -393,27 +373,10 @@ impl RequestOutcome {
     }
 }
 
-impl Default for McpMetrics {
-    fn default() -> Self {
-        let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
-        Self { requests: Family::default(), seconds }
-    }
-}
-
-fn histogram() -> Histogram {
-    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0])
-}
-
 impl McpMetrics {
-    /// Adds the counters to `registry`, whose prefix is `svc`.
+    /// Adds the counter to `registry`, whose prefix is `svc`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("mcp_requests", "MCP requests answered", self.requests.clone());
-        registry.register_with_unit(
-            "mcp_request_duration",
-            "Time to the answer of an MCP request",
-            Unit::Seconds,
-            self.seconds.clone(),
-        );
     }
 }
 
@@ -425,18 +388,15 @@ pub(crate) struct RequestMeter {
     /// a series.
     pub(crate) name: Arc<str>,
     pub(crate) era: RequestEra,
-    started: Instant,
 }
 
 impl RequestMeter {
     pub(crate) fn start(method: &str, name: &str, era: RequestEra) -> Self {
-        Self { method: known_method(method), name: name.into(), era, started: Instant::now() }
+        Self { method: known_method(method), name: name.into(), era }
     }
 
     pub(crate) fn count(&self, metrics: &McpMetrics, outcome: RequestOutcome) {
         let (method, era) = (self.method, self.era.as_str());
-        let elapsed = self.started.elapsed().as_secs_f64();
-        metrics.seconds.get_or_create(&MethodLabel { method }).observe(elapsed);
         let (name, outcome) = (Arc::clone(&self.name), outcome.as_str());
         let labels = McpRequestLabels { method, name, era, outcome };
         metrics.requests.get_or_create(&labels).inc();

@@ -1,6 +1,6 @@
 //! Responses: complete answers, pending answers, and streams of server-sent events.
 //!
-//! Each stream is a [`MessageSource`] in a [`StreamBody`].
+//! Each stream is a [`StreamSource`] in a [`StreamBody`].
 //!
 //! A client of a session reads three kinds of stream: that of a call on record, the standalone
 //! stream of `GET /mcp`, and the one stream of a session of 2024-11-05. Each message of the log has
@@ -13,11 +13,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use futures_util::{
-    FutureExt as _,
-    future::{BoxFuture, OptionFuture},
-    stream,
-};
+use futures_util::{FutureExt as _, future::OptionFuture, stream};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -35,10 +31,7 @@ use super::{
     notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
     server::{McpMetrics, McpSession, RequestMeter},
 };
-use crate::{
-    stream_body::{StreamBody, StreamSource},
-    web::{Accept, EndsWithToken},
-};
+use crate::web::{Accept, EndsWithToken, StreamBody, StreamSource};
 
 const JSON: &str = "application/json";
 
@@ -68,46 +61,13 @@ impl AnswerForms {
     }
 }
 
-/// The next part of a body; `None` at the end.
-pub(crate) type NextPart<'a> = BoxFuture<'a, Result<Option<String>, service::Error>>;
-
-pub(crate) trait MessageSource: Send {
-    /// Waits for the next part of the body. Cancel safe.
-    fn next(&mut self) -> NextPart<'_>;
-
-    /// The last part of the body when the server stops.
-    fn last_words(&mut self) -> Option<String> {
-        None
-    }
-
-    fn keep_alive(&mut self) -> &'static str {
-        KEEP_ALIVE
-    }
-}
-
-/// One type for all sources, so that the body exists once in the program.
-impl StreamSource for Box<dyn MessageSource> {
-    async fn next(&mut self) -> Result<Option<Bytes>, service::Error> {
-        Ok((**self).next().await?.map(Bytes::from))
-    }
-
-    fn last_words(&mut self) -> Option<Bytes> {
-        (**self).last_words().map(Bytes::from)
-    }
-
-    fn keep_alive(&mut self) -> &'static str {
-        (**self).keep_alive()
-    }
-}
-
 /// The body whose parts come from a source, after a first one.
-pub(crate) fn stream_body(
+pub(crate) fn stream_body<S: StreamSource>(
     server: &McpServer,
     first: Option<String>,
-    source: impl MessageSource + 'static,
-) -> StreamBody<Box<dyn MessageSource>> {
-    let source: Box<dyn MessageSource> = Box::new(source);
-    StreamBody::new(&server.stop, &server.keep_alive, first, source)
+    source: S,
+) -> StreamBody<S> {
+    StreamBody::new(&server.stop, server.services.tuning().sse_keep_alive, first, source)
 }
 
 /// The response to `HEAD` where `GET` opens a stream: it has the same headers, and opens none.
@@ -226,28 +186,26 @@ impl AnswerSource {
     }
 }
 
-impl MessageSource for AnswerSource {
-    fn next(&mut self) -> NextPart<'_> {
-        Box::pin(async move {
-            let Some(pending) = &mut self.pending else { return Ok(None) };
-            let next = pending.messages.as_mut().map(mpsc::UnboundedReceiver::recv);
-            let answer = tokio::select! {
-                biased;
-                Some(Some(message)) = OptionFuture::from(next) => {
-                    let keep_alive = || JSON_KEEP_ALIVE.to_owned();
-                    return Ok(Some(if self.events { event(&message) } else { keep_alive() }));
-                }
-                answer = &mut pending.answer => answer,
-            };
-            Ok(Some(self.finish(answer)))
-        })
+impl StreamSource for AnswerSource {
+    async fn next(&mut self) -> Result<Option<Bytes>, service::Error> {
+        let Some(pending) = &mut self.pending else { return Ok(None) };
+        let next = pending.messages.as_mut().map(mpsc::UnboundedReceiver::recv);
+        let answer = tokio::select! {
+            biased;
+            Some(Some(message)) = OptionFuture::from(next) => {
+                let keep_alive = || JSON_KEEP_ALIVE.to_owned();
+                return Ok(Some(if self.events { event(&message) } else { keep_alive() }.into()));
+            }
+            answer = &mut pending.answer => answer,
+        };
+        Ok(Some(self.finish(answer).into()))
     }
 
-    fn last_words(&mut self) -> Option<String> {
+    fn last_words(&mut self) -> Option<Bytes> {
         // No client can resume this stream, and half an answer is useless.
         let answer = (&mut self.pending.as_mut()?.answer).now_or_never();
         let answer = answer.unwrap_or_else(|| CallAnswer::lost(&self.id, self.is_repeatable));
-        Some(self.finish(answer))
+        Some(self.finish(answer).into())
     }
 
     fn keep_alive(&mut self) -> &'static str {
@@ -340,25 +298,23 @@ impl CallLog {
     }
 }
 
-impl MessageSource for CallLog {
-    fn next(&mut self) -> NextPart<'_> {
-        Box::pin(async move {
-            let close_request = self.close_requests.as_mut().map(watch::Receiver::changed);
-            let events = tokio::select! {
-                biased;
-                events = self.follow.next() => events?,
-                Some(Ok(())) = OptionFuture::from(close_request) => None,
-            };
-            let Some(events) = events else { return Ok(None) };
-            let mut text = String::new();
-            for event in &events {
-                if !std::mem::replace(&mut self.retry_given, true) {
-                    text = format!("retry: {}\n", limits::MCP_RETRY_MS);
-                }
-                push_event(&mut text, self.call.as_str(), event);
+impl StreamSource for CallLog {
+    async fn next(&mut self) -> Result<Option<Bytes>, service::Error> {
+        let close_request = self.close_requests.as_mut().map(watch::Receiver::changed);
+        let events = tokio::select! {
+            biased;
+            events = self.follow.next() => events?,
+            Some(Ok(())) = OptionFuture::from(close_request) => None,
+        };
+        let Some(events) = events else { return Ok(None) };
+        let mut text = String::new();
+        for event in &events {
+            if !std::mem::replace(&mut self.retry_given, true) {
+                text = format!("retry: {}\n", limits::MCP_RETRY_MS);
             }
-            Ok(Some(text))
-        })
+            push_event(&mut text, self.call.as_str(), event);
+        }
+        Ok(Some(text.into()))
     }
 }
 
@@ -475,24 +431,22 @@ struct StandaloneSource {
     notices: McpSessionNotices,
 }
 
-impl MessageSource for StandaloneSource {
-    fn next(&mut self) -> NextPart<'_> {
-        Box::pin(async move {
-            let number = self.number;
-            let notice = tokio::select! {
-                biased;
-                // A message goes to the latest stream only, since the connections of earlier ones
-                // may be dead. The session holds the sender, so the wait does not fail.
-                _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
-                notice = self.notices.next() => notice?,
-            };
-            let mut text = event(&notice.message(None));
-            if let Notice::ResourceUpdated { position: Some(position), .. } = notice {
-                let stream = standalone_stream_of(&self.notices.session);
-                text.insert_str(0, &format!("id: {stream}.{position}\n"));
-            }
-            Ok(Some(text))
-        })
+impl StreamSource for StandaloneSource {
+    async fn next(&mut self) -> Result<Option<Bytes>, service::Error> {
+        let number = self.number;
+        let notice = tokio::select! {
+            biased;
+            // A message goes to the latest stream only, since the connections of earlier ones
+            // may be dead. The session holds the sender, so the wait does not fail.
+            _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
+            notice = self.notices.next() => notice?,
+        };
+        let mut text = event(&notice.message(None));
+        if let Notice::ResourceUpdated { position: Some(position), .. } = notice {
+            let stream = standalone_stream_of(&self.notices.session);
+            text.insert_str(0, &format!("id: {stream}.{position}\n"));
+        }
+        Ok(Some(text.into()))
     }
 
     fn keep_alive(&mut self) -> &'static str {
@@ -519,22 +473,20 @@ struct SseStreamSource {
     notices: McpSessionNotices,
 }
 
-impl MessageSource for SseStreamSource {
-    fn next(&mut self) -> NextPart<'_> {
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                events = self.follow.next() => {
-                    let Some(events) = events? else { return Ok(None) };
-                    let mut text = String::new();
-                    for event in &events {
-                        push_event(&mut text, self.notices.session.id.as_str(), event);
-                    }
-                    Ok(Some(text))
+impl StreamSource for SseStreamSource {
+    async fn next(&mut self) -> Result<Option<Bytes>, service::Error> {
+        tokio::select! {
+            biased;
+            events = self.follow.next() => {
+                let Some(events) = events? else { return Ok(None) };
+                let mut text = String::new();
+                for event in &events {
+                    push_event(&mut text, self.notices.session.id.as_str(), event);
                 }
-                notice = self.notices.next() => Ok(Some(event(&notice?.message(None)))),
+                Ok(Some(text.into()))
             }
-        })
+            notice = self.notices.next() => Ok(Some(event(&notice?.message(None)).into())),
+        }
     }
 
     fn keep_alive(&mut self) -> &'static str {

@@ -8,6 +8,7 @@ use axum::{
     extract::State,
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
@@ -26,11 +27,11 @@ use super::{
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
-        CallLog, LogCursor, MessageSource, NextPart, event, standalone_response,
-        standalone_stream_of, stream_body, stream_head,
+        CallLog, LogCursor, event, standalone_response, standalone_stream_of, stream_body,
+        stream_head,
     },
 };
-use crate::web::{Code, EndsWithToken, Problem};
+use crate::web::{Code, EndsWithToken, Problem, StreamSource};
 
 /// `GET /mcp`: the standalone stream of a session, or the rest of a call's stream.
 pub(super) async fn open_stream(
@@ -142,7 +143,7 @@ pub(super) async fn listen(
     };
     let mut filter = NoticeFilter {
         tools: wants(requested, "toolsListChanged"),
-        prompts: wants(requested, "promptsListChanged") && !server.prompts.borrow().is_empty(),
+        prompts: wants(requested, "promptsListChanged") && !server.prompts.is_empty(),
         resources: wants(requested, "resourcesListChanged"),
         ..NoticeFilter::default()
     };
@@ -206,11 +207,9 @@ struct ListenSource {
     notices: Box<NoticeQueue>,
 }
 
-impl MessageSource for ListenSource {
-    fn next(&mut self) -> NextPart<'_> {
-        Box::pin(async move {
-            let notice = self.notices.next().await?;
-            Ok(Some(event(&notice.message(Some(&self.request)))))
-        })
+impl StreamSource for ListenSource {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let notice = self.notices.next().await?;
+        Ok(Some(event(&notice.message(Some(&self.request))).into()))
     }
 }

@@ -17,6 +17,8 @@ use oauth2::{
     RedirectUrl, Scope, TokenUrl, basic::BasicClient,
 };
 use reqwest::Url;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 use svc_model::source::OauthChoice;
@@ -34,7 +36,8 @@ use super::http_clients::{HttpClients, post, sender};
 const TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The progress of a login.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "state", content = "reason", rename_all = "snake_case")]
 pub enum LoginOutcome {
     /// The login waits for the person.
     Waiting,
@@ -45,11 +48,12 @@ pub enum LoginOutcome {
 }
 
 /// A login that waits for a person.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct OpenLogin {
     /// The URL that the person opens in a browser.
     pub authorization_url: String,
-    pub redirect: String,
+    /// Where the browser comes back to. The daemon listens there for 10 minutes.
+    pub redirect_uri: String,
 }
 
 /// A login under way. Dropping it cancels it.
@@ -73,7 +77,10 @@ impl LoginRun {
         let listener = CallbackListener::bind(port).await?;
         let redirect = listener.redirect();
         let pending = PendingLogin::begin(&auth, request, &redirect).await?;
-        let open = OpenLogin { authorization_url: pending.authorization_url.to_string(), redirect };
+        let open = OpenLogin {
+            authorization_url: pending.authorization_url.to_string(),
+            redirect_uri: redirect,
+        };
         let (progress, shown) = watch::channel(LoginOutcome::Waiting);
         let (pasted, by_hand) = mpsc::channel(1);
         let stop = CancellationToken::new();

@@ -6,9 +6,9 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{
-    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId, Reader,
-    ReplyKind, Seq, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody, TaskFilter,
-    TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
+    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewFrame, NewTask, Ownership,
+    PeerId, Reader, ReplyKind, Seq, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
+    TaskFilter, TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
 };
 use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx, job};
 
@@ -387,7 +387,7 @@ fn check_events(events: &[TaskEvent]) -> Result<()> {
 }
 
 fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
-    let TaskEventBody::Frame { line, kind, ts } = &event.body else {
+    let TaskEventBody::Frame(NewFrame { line, kind, ts }) = &event.body else {
         unreachable!("the caller has only frames")
     };
     let frame = Frame {

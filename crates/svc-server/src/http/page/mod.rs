@@ -58,8 +58,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 pub(super) fn routes(api: Api) -> Api {
-    let html = "text/html";
-    let page = |summary| Operation::new(summary).open().answer_with(200, "The page", html);
+    let page = |summary| Operation::new(summary).open().media(200, "text/html");
     let show_page =
         async |method: Method, headers: HeaderMap| serve("index.html", &method, &headers);
     let show_login =
@@ -67,33 +66,22 @@ pub(super) fn routes(api: Api) -> Api {
     let show_file = async |Path(file): Path<String>, method: Method, headers: HeaderMap| {
         serve(&file, &method, &headers)
     };
-    let on_file = Operation::new("A file of the page").open();
-    let on_file = on_file.answer_with(200, "The file", "text/javascript");
-    let on_code =
-        Operation::new("Make a code that signs a browser in, once, within 60 s (operator)");
-    let on_ticket = Operation::new(
+    let file = Operation::new("A file of the page").open().media(200, "text/javascript");
+    let code = Operation::new("Make a code that signs a browser in, once, within 60 s (operator)");
+    let ticket = Operation::new(
         "Make a ticket that signs a browser of the daemon's user in, once, within 60 s (operator)",
     );
-    let on_sign_in =
-        Operation::new("Sign a browser in with a code or a ticket: the answer sets a cookie")
-            .open()
-            .body::<SignIn>()
-            .answer::<SignedIn>(
-                200,
-                "Signed in; 403 for a code or ticket that is wrong, used or old, and for programs of other users",
-            );
-    let on_sign_out = Operation::new("Sign the browser out that asks, by its cookie");
-    let on_sign_out = on_sign_out.answer_with(204, "Signed out", "application/json");
-    let on_code = on_code.answer::<LoginCode>(201, "The code, shown once");
-    let on_ticket = on_ticket.answer::<LoginTicket>(201, "The ticket, shown once");
+    let enter =
+        Operation::new("Sign a browser in with a code or a ticket: the answer sets a cookie");
+    let leave = Operation::new("Sign the browser out that asks, by its cookie");
     api.get("/", page("The page, where it begins"), show_page)
         .get("/ui/{*view}", page("The page, at one of its views"), show_page)
         .get("/login", page("What gives the code or ticket of `svc open` back"), show_login)
-        .get("/assets/{*file}", on_file, show_file)
-        .post("/v1/login_codes", on_code, make_code)
-        .post("/v1/login_tickets", on_ticket, make_ticket)
-        .post("/login", on_sign_in, sign_in)
-        .delete("/login", on_sign_out, sign_out)
+        .get("/assets/{*file}", file, show_file)
+        .post("/v1/login_codes", code.statuses(&[201]), make_code)
+        .post("/v1/login_tickets", ticket.statuses(&[201]), make_ticket)
+        .post("/login", enter.open().body::<SignIn>().answer::<SignedIn>(200), sign_in)
+        .delete("/login", leave.media(204, ""), sign_out)
 }
 
 fn serve(name: &str, method: &Method, request: &HeaderMap) -> Result<Response, Problem> {

@@ -29,7 +29,7 @@ use http::{HeaderMap, HeaderName, Method, Request, header, request::Builder};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use svc_core::service::{Services, Tokens, Tuning, process::RequestSender};
-use svc_model::{Ids, LocalProcess, Timestamp, limits};
+use svc_model::{Ids, LocalProcess, Timestamp};
 use svc_store::testing::TestStore;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +37,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     http::{App, AppState, Edge, EntryRules, Identity, Metrics},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
-    web::KeepAlive,
 };
 
 /// Callers and replies by the names that `shapes` uses.
@@ -104,15 +103,14 @@ impl TestServer {
     }
 
     async fn ready(&self) {
-        let (keep_alive, stop) = (KeepAlive::new(limits::SSE_KEEP_ALIVE), CancellationToken::new());
+        let stop = CancellationToken::new();
         let mcp = McpServer::start(McpServerParts {
             services: self.services.clone(),
             catalogue: svc_core::tools::catalogue(),
             resources: vec![Box::new(StreamResources)],
-            prompts: mcp::builtin_prompts(),
+            prompts: Vec::new(),
             sources: None,
             metrics: McpMetrics::default(),
-            keep_alive: keep_alive.clone(),
             stop: stop.clone(),
             exposure: None,
         });
@@ -128,7 +126,6 @@ impl TestServer {
                 pid: 1,
                 started_at: Timestamp::from_millis(0),
             },
-            keep_alive,
             stop,
         });
         self.edge.ready(app, mcp::routes(mcp));

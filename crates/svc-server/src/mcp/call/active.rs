@@ -72,18 +72,11 @@ impl CallRecord {
     }
 }
 
-/// Recorded calls that run in this process, by their id and by the request that made them.
+/// Recorded calls that run in this process. There are few.
 #[derive(Debug, Default)]
-pub(crate) struct RunningCalls(Mutex<CallTable>);
+pub(crate) struct RunningCalls(Mutex<HashMap<CallId, ActiveCall>>);
 
-#[derive(Debug, Default)]
-struct CallTable {
-    calls: HashMap<CallId, ActiveCall>,
-    /// For `notifications/cancelled`, and for requests that are repeated.
-    requests: HashMap<RequestKey, CallId>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RequestKey {
     session: McpSessionId,
     /// JSON-RPC id, serialised by this program: clients may write the same string with other
@@ -100,6 +93,8 @@ impl RequestKey {
 #[derive(Debug, Clone)]
 pub(crate) struct ActiveCall {
     pub(super) record: Arc<CallRecord>,
+    /// The request in a session, for `notifications/cancelled` and for requests that are repeated.
+    pub(super) request: Option<RequestKey>,
     pub(super) cancel: CancellationToken,
     pub(super) cancel_reason: CancelReason,
     /// Counts requests of the tool to close the connection that waits.
@@ -121,14 +116,12 @@ impl ActiveCall {
 }
 
 impl RunningCalls {
-    fn lock(&self) -> MutexGuard<'_, CallTable> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, ActiveCall>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn insert(&self, id: CallId, request: Option<RequestKey>, call: ActiveCall) {
-        let mut table = self.lock();
-        table.requests.extend(request.map(|request| (request, id.clone())));
-        table.calls.insert(id, call);
+    pub(super) fn insert(&self, id: CallId, call: ActiveCall) {
+        self.lock().insert(id, call);
     }
 
     /// Cancels the call of a request, if it runs, for the reason that its client gives.
@@ -142,19 +135,17 @@ impl RunningCalls {
     }
 
     pub(crate) fn get(&self, id: &CallId) -> Option<ActiveCall> {
-        self.lock().calls.get(id).cloned()
+        self.lock().get(id).cloned()
     }
 
     pub(super) fn by_request(&self, request: &RequestKey) -> Option<(CallId, ActiveCall)> {
-        let table = self.lock();
-        let id = table.requests.get(request)?;
-        Some((id.clone(), table.calls.get(id)?.clone()))
+        let calls = self.lock();
+        let (id, call) = calls.iter().find(|(_, call)| call.request.as_ref() == Some(request))?;
+        Some((id.clone(), call.clone()))
     }
 
     pub(super) fn remove(&self, id: &CallId) {
-        let mut table = self.lock();
-        table.calls.remove(id);
-        table.requests.retain(|_, call| call != id);
+        self.lock().remove(id);
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
         rpc::{
             CacheHint, EraResult, INTERNAL_ERROR, INVALID_PARAMS, RequestEra, ResultType, RpcError,
             UNAUTHORIZED, error_message, object_or_empty, raw_in_era, request_message,
-            result_message, result_with_room,
+            result_message,
         },
         server::{McpSession, RequestOutcome},
     },
@@ -52,20 +52,16 @@ pub(crate) struct PendingAnswer {
 }
 
 #[derive(Serialize)]
-#[serde(untagged)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 enum CallToolResult<'a> {
-    Own(CallToolMembers<'a>),
+    Own {
+        content: ContentBlocks<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        structured_content: Option<StructuredContent<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        is_error: Option<bool>,
+    },
     Verbatim(&'a RawValue),
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CallToolMembers<'a> {
-    content: ContentBlocks<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    structured_content: Option<StructuredContent<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    is_error: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -91,29 +87,19 @@ enum StructuredContent<'a> {
 
 impl<'a> CallToolResult<'a> {
     fn from_output(output: &'a Output) -> Self {
-        Self::Own(match output {
-            Output::Object(object) => CallToolMembers {
+        match output {
+            Output::Object(object) => Self::Own {
                 content: ContentBlocks::Text([TextBlock { text: object.get() }]),
                 structured_content: Some(StructuredContent::Raw(object)),
                 is_error: None,
             },
-            Output::Content { content, structured, is_error } => CallToolMembers {
+            Output::Content { content, structured, is_error } => Self::Own {
                 content: ContentBlocks::Blocks(content),
                 structured_content: structured.as_ref().map(StructuredContent::Value),
                 is_error: is_error.then_some(true),
             },
-            Output::Verbatim(result) => return Self::Verbatim(result),
-        })
-    }
-}
-
-/// The approximate length of the result in bytes.
-fn room_for(output: &Output) -> usize {
-    match output {
-        // The object twice, once as a string: about every sixth of its bytes is a quote.
-        Output::Object(object) => object.get().len() * 2 + object.get().len() / 4 + 256,
-        Output::Verbatim(result) => result.get().len() + 64,
-        Output::Content { .. } => 512,
+            Output::Verbatim(result) => Self::Verbatim(result),
+        }
     }
 }
 
@@ -176,16 +162,11 @@ impl CallAnswer {
         };
         let outcome =
             if output.is_error() { RequestOutcome::ToolError } else { RequestOutcome::Result };
-        let room = room_for(&output);
         let message = match CallToolResult::from_output(&output) {
-            CallToolResult::Own(members) => {
-                let result = EraResult::complete(era, members, None);
-                result_with_room(id, &result, room)
+            own @ CallToolResult::Own { .. } => {
+                result_message(id, &EraResult::complete(era, own, None))
             }
-            CallToolResult::Verbatim(result) => {
-                let result = raw_in_era(result, era, None);
-                result_with_room(id, &result, room)
-            }
+            CallToolResult::Verbatim(result) => result_message(id, &raw_in_era(result, era, None)),
         };
         Self { message, status: 200, outcome }
     }
@@ -197,8 +178,7 @@ impl CallAnswer {
         result: &RawValue,
         cache: Option<CacheHint>,
     ) -> Self {
-        let room = result.get().len() + 128;
-        let message = result_with_room(id, &raw_in_era(result, era, cache), room);
+        let message = result_message(id, &raw_in_era(result, era, cache));
         Self { message, status: 200, outcome: RequestOutcome::Result }
     }
 

@@ -445,16 +445,13 @@ mod tests {
         service::testing::services,
         tools::{Call, Catalogue, Output},
     };
-    use svc_model::{Timestamp, limits};
+    use svc_model::Timestamp;
     use svc_store::testing::TestStore;
     use svc_wire::mcp::TASKS_EXTENSION;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::{
-        mcp::{McpMetrics, McpServerParts, server::RequestOutcome},
-        web::KeepAlive,
-    };
+    use crate::mcp::{McpMetrics, McpServerParts, server::RequestOutcome};
 
     async fn server() -> (TestStore, McpServer) {
         let test = TestStore::open().await;
@@ -465,7 +462,6 @@ mod tests {
             prompts: Vec::new(),
             sources: None,
             metrics: McpMetrics::default(),
-            keep_alive: KeepAlive::new(limits::SSE_KEEP_ALIVE),
             stop: CancellationToken::new(),
             exposure: None,
         });

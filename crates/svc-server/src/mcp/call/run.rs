@@ -31,6 +31,7 @@ use super::{
         open_round, say, still_permitted, task_end,
     },
 };
+use crate::web::SilenceTimer;
 
 /// Capacity of the queue of answers to a task's questions.
 const GIVEN: usize = 4;
@@ -169,13 +170,14 @@ impl CallRun {
         let (cancel, close_requests) = (CancellationToken::new(), watch::Sender::new(0));
         let active = ActiveCall {
             record: Arc::clone(&self.record),
+            request,
             cancel: cancel.clone(),
             cancel_reason: self.call().cancel_reason(),
             close_requests: close_requests.subscribe(),
             given,
         };
         self.control = Some(CallControl { cancel, given: receiver, close_requests });
-        self.server.running.insert(id, request, active);
+        self.server.running.insert(id, active);
     }
 
     /// Runs a tool to its end. Returns the answer if the caller of this function waits for it.
@@ -273,9 +275,11 @@ impl CallRun {
     /// The loop of [`Self::drive`], which knows nothing of the outcome: so it exists once in the
     /// program and not for each kind of work.
     async fn poll_to_end(&mut self, is_slow: bool, mut work: BoxFuture<'_, ()>) -> WorkEnd<()> {
-        let (started, mut timer) = (Instant::now(), self.server.keep_alive.timer());
+        let tuning = self.server.services.tuning();
+        let (task_after, mut timer) =
+            (tuning.mcp_task_after, SilenceTimer::new(tuning.sse_keep_alive));
+        let started = Instant::now();
         let reports_alive = is_slow && self.client.is_some();
-        let task_after = self.server.services.tuning().mcp_task_after;
         let mut task_due = self.may_become_task().then(|| started + task_after);
         loop {
             let Self { server, origin, reply, signals, control, .. } = self;

@@ -3,15 +3,13 @@
 //! the methods of tools, prompts, completion, tasks (SEP-2663) and sessions, and relays those that
 //! a child server answers.
 
-mod resources;
-
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::tools::{Call, Failure, LogLevel};
-use svc_model::{StreamName, limits};
+use svc_model::{Caller, StreamName};
 use svc_store::CallRow;
 use svc_wire::mcp;
 use tokio::sync::mpsc;
@@ -25,21 +23,18 @@ use super::{
     introduction::{client_name, discovery},
     request::{ModernClient, RequestContext, RequestOrigin},
     rpc::{
-        CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS, OneMember,
-        RESOURCE_NOT_FOUND, RequestEra, RpcError, object_or_empty, raw_json, refuse_cursor,
-        result_message, shortened, text_param,
+        CacheHint, ClientRequest, Empty, EraResult, INVALID_PARAMS, OneMember, RESOURCE_NOT_FOUND,
+        RequestEra, RpcError, cursor, object_or_empty, raw_json, refuse_cursor, result_message,
+        shortened, text_param,
     },
 };
 
-pub(super) use resources::CallerResources;
+const JSON: &str = "application/json";
 
-/// How long a client may keep a list, in milliseconds. A client that listens is told of changes.
-const LIST_TTL_MS: u32 = 60_000;
-const PUBLIC_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Public };
-/// The caller's scopes decide what the list has.
-const PRIVATE_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Private };
+/// How long a client may keep a list: a minute. A client that listens is told of changes.
+const LIST: CacheHint = CacheHint::private(60_000);
 /// A list that may change with every event, and the contents of a resource.
-const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
+const NOT_KEPT: CacheHint = CacheHint::private(0);
 
 #[derive(Clone, Copy)]
 pub(crate) struct MethodCall<'a> {
@@ -61,7 +56,7 @@ impl MethodCall<'_> {
         Ok(match (method, modern) {
             ("server/discover", Some(_)) => {
                 let discovery = discovery(server, caller, client_name(params)).await?;
-                kept(id, era, discovery, PRIVATE_LIST)
+                kept(id, era, discovery, LIST)
             }
             ("tasks/get" | "tasks/update" | "tasks/cancel", Some(client)) => {
                 self.task_method(client).await?
@@ -75,13 +70,11 @@ impl MethodCall<'_> {
                 self.subscribe().await?;
                 result_message(id, &Empty {})
             }
-            ("tools/list", _) => kept(id, era, self.list_tools().await?, PRIVATE_LIST),
-            ("prompts/list", _) => kept(id, era, self.list_prompts()?, self.list_of_servers()),
+            ("tools/list", _) => kept(id, era, self.list_tools().await?, LIST),
+            ("prompts/list", _) => kept(id, era, self.list_prompts()?, LIST),
             ("prompts/get", _) => self.get_prompt().await?,
             ("resources/list", _) => kept(id, era, resources.list(params).await?, NOT_KEPT),
-            ("resources/templates/list", _) => {
-                kept(id, era, resources.templates(params)?, self.list_of_servers())
-            }
+            ("resources/templates/list", _) => kept(id, era, resources.templates(params)?, LIST),
             ("resources/read", _) => {
                 let uri = text_param(params, "uri")?;
                 let contents = resources.read(uri).await?;
@@ -89,19 +82,15 @@ impl MethodCall<'_> {
                 kept(id, era, contents, NOT_KEPT)
             }
             ("completion/complete", _) => {
-                let completion = self.complete().await?;
-                result_message(id, &EraResult::complete(era, completion, None))
+                // Only child servers complete arguments: see `relayed`.
+                let nothing = json!({ "completion": { "values": [], "hasMore": false } });
+                result_message(id, &EraResult::complete(era, nothing, None))
             }
             _ => {
                 let status = if modern.is_some() { 404 } else { 200 };
                 return Err(RpcError::unknown_method(method).status(status));
             }
         })
-    }
-
-    /// With child servers a list is private, since callers may use different servers.
-    fn list_of_servers(self) -> CacheHint {
-        if self.server.sources.is_some() { PRIVATE_LIST } else { PUBLIC_LIST }
     }
 
     async fn list_tools(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
@@ -250,8 +239,7 @@ impl MethodCall<'_> {
     fn list_prompts(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
         let Self { server, context, request } = self;
         refuse_cursor(&request.params)?;
-        let mut prompts: Vec<Box<RawValue>> =
-            server.prompts.borrow().iter().map(raw_json).collect();
+        let mut prompts: Vec<Box<RawValue>> = server.prompts.iter().map(raw_json).collect();
         if let Some(sources) = &server.sources {
             prompts.extend(sources.of_caller(&context.caller).prompts());
         }
@@ -261,10 +249,10 @@ impl MethodCall<'_> {
     async fn get_prompt(self) -> Result<String, RpcError> {
         let Self { server, context, request } = self;
         let name = text_param(&request.params, "name")?;
-        let prompts = Arc::clone(&server.prompts.borrow());
-        let prompt = prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
-            RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
-        })?;
+        let prompt =
+            server.prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
+                RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
+            })?;
         let arguments = request.params.get("arguments").cloned();
         let arguments = object_or_empty(arguments, "arguments")?;
         prompt.check(&arguments)?;
@@ -288,66 +276,134 @@ impl MethodCall<'_> {
         let result = EraResult::complete(context.origin.era(), members, None);
         Ok(result_message(&request.id, &result))
     }
+}
 
-    /// Values for an argument of a prompt, or for a variable of a resource template.
-    async fn complete(self) -> Result<Value, RpcError> {
-        let object = |name: &str| {
-            let value = self.request.params.get(name).and_then(Value::as_object);
-            value.ok_or_else(|| {
-                RpcError::invalid_params(format!("params.{name}: must be an object"))
-            })
-        };
-        let (reference, argument) = (object("ref")?, object("argument")?);
-        let name = argument.get("name").and_then(Value::as_str);
-        let wrong = || RpcError::invalid_params("params.argument.name: must be a string");
-        let name = name.ok_or_else(wrong)?;
-        let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
-        let mut values = match reference.get("type").and_then(Value::as_str) {
-            Some("ref/prompt") => self.complete_prompt(reference, name, value).await?,
-            Some("ref/resource") => self.complete_resource(reference, name, value).await?,
-            _ => {
-                let text = "params.ref.type: must be ref/prompt or ref/resource";
-                return Err(RpcError::invalid_params(text));
-            }
-        };
-        let most = limits::MCP_COMPLETIONS as usize;
-        let has_more = values.len() > most;
-        values.truncate(most);
-        Ok(json!({ "completion": { "values": values, "hasMore": has_more } }))
-    }
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResourceList {
+    resources: Vec<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
 
-    async fn complete_prompt(
-        self,
-        reference: &Map<String, Value>,
-        argument: &str,
-        value: &str,
-    ) -> Result<Vec<String>, RpcError> {
-        let name = text_param(reference, "name")?;
-        let Self { server, context, .. } = self;
-        let prompts = Arc::clone(&server.prompts.borrow());
-        let prompt = prompts.iter().find(|prompt| prompt.is_called(name));
-        let unknown = || RpcError::invalid_params("params.ref.name: there is no such prompt");
-        let complete = &prompt.ok_or_else(unknown)?.complete;
-        let (services, caller) = (server.services.clone(), context.caller.clone());
-        complete(services, caller, argument.to_owned(), value.to_owned()).await
-    }
+/// The resources of the daemon and of child servers that a caller may use.
+#[derive(Clone, Copy)]
+pub(crate) struct CallerResources<'a> {
+    pub(crate) server: &'a McpServer,
+    pub(crate) caller: &'a Caller,
+}
 
-    async fn complete_resource(
-        self,
-        reference: &Map<String, Value>,
-        variable: &str,
-        value: &str,
-    ) -> Result<Vec<String>, RpcError> {
-        let Self { server, context: RequestContext { caller, .. }, .. } = self;
-        let template = text_param(reference, "uri")?;
+impl CallerResources<'_> {
+    pub(super) async fn list(self, params: &Map<String, Value>) -> Result<ResourceList, RpcError> {
+        let (server, call, cursor) = (self.server, self.call(), cursor(params)?);
+        let (mut resources, mut next_cursor) = (Vec::new(), None);
         for provider in &server.resources {
-            let values =
-                provider.complete(&server.services, caller, template, variable, value).await?;
-            if let Some(values) = values {
-                return Ok(values);
+            let (page, next) = provider.list(&call, cursor).await?;
+            resources.extend(page.iter().map(raw_json));
+            next_cursor = next_cursor.or(next);
+        }
+        // The resources of child servers fit into one page.
+        if cursor.is_none() {
+            resources.extend(self.of_servers());
+        }
+        Ok(ResourceList { resources, next_cursor })
+    }
+
+    pub(super) fn templates(
+        self,
+        params: &Map<String, Value>,
+    ) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
+        refuse_cursor(params)?;
+        let own = self.server.resources.iter().flat_map(|provider| provider.templates());
+        let mut resource_templates: Vec<Box<RawValue>> =
+            own.map(|template| raw_json(&template)).collect();
+        resource_templates.extend(self.templates_of_servers());
+        Ok(OneMember::from([("resourceTemplates", resource_templates)]))
+    }
+
+    pub(super) async fn read(self, uri: &str) -> Result<Option<OneMember<Vec<Value>>>, RpcError> {
+        let Self { server, caller } = self;
+        let call = self.call();
+        for provider in &server.resources {
+            if let Some(contents) = provider.read(&call, uri).await? {
+                return Ok(Some(OneMember::from([("contents", contents)])));
             }
         }
-        Err(RpcError::invalid_params("params.ref.uri: there is no such resource template"))
+        let Some(sources) = &server.sources else { return Ok(None) };
+        let text = sources.results().read(caller, uri).await;
+        Ok(text.map(|text| {
+            let contents = vec![json!({ "uri": uri, "mimeType": JSON, "text": text })];
+            OneMember::from([("contents", contents)])
+        }))
+    }
+
+    /// The stream whose events change a resource that the caller may read; `None` if there is none.
+    pub(crate) async fn stream_of(self, uri: &str) -> Result<Option<StreamName>, RpcError> {
+        let Self { server, caller } = self;
+        let call = self.call();
+        for provider in &server.resources {
+            if let Some(stream) = provider.stream_of(&call, uri).await? {
+                return Ok(Some(stream));
+            }
+        }
+        let Some(sources) = &server.sources else { return Ok(None) };
+        let watched = sources.of_caller(caller).watch_resource(&call, uri, false).await;
+        watched.transpose().map_err(rpc_error_of)
+    }
+
+    fn of_servers(self) -> Vec<Box<RawValue>> {
+        let Self { server, caller } = self;
+        let Some(sources) = &server.sources else { return Vec::new() };
+        let mut all = sources.of_caller(caller).resources();
+        all.extend(sources.results().list(caller).into_iter().map(|kept| {
+            raw_json(&json!({
+                "uri": kept.uri,
+                "name": kept.tool,
+                "description": "A large result. It is kept for 7 days.",
+                "mimeType": JSON,
+                "size": kept.bytes,
+            }))
+        }));
+        all
+    }
+
+    fn templates_of_servers(self) -> Vec<Box<RawValue>> {
+        let Self { server, caller } = self;
+        let Some(sources) = &server.sources else { return Vec::new() };
+        let results = raw_json(&json!({
+            "uriTemplate": "svc://result/{id}",
+            "name": "result",
+            "title": "A large result of a tool",
+            "description": "What was too large for an answer, whole, for 7 days.",
+            "mimeType": JSON,
+        }));
+        std::iter::once(results).chain(sources.of_caller(caller).templates()).collect()
+    }
+
+    pub(super) async fn unwatch(self, uri: &str) {
+        let Some(sources) = &self.server.sources else { return };
+        sources.of_caller(self.caller).unwatch_resource(&self.call(), uri).await;
+    }
+
+    /// Subscribes again in the background, since a restarted daemon has lost its subscriptions at
+    /// child servers.
+    pub(crate) fn watch_again(self, uris: Vec<String>) {
+        let Self { server, .. } = self;
+        let (Some(sources), false) = (&server.sources, uris.is_empty()) else { return };
+        let (sources, call) = (sources.clone(), self.call());
+        server.background.spawn(server.stop.clone().run_until_cancelled_owned(async move {
+            for uri in &uris {
+                // A resource that cannot be watched now is watched when its server is back.
+                let sources = sources.of_caller(&call.caller);
+                if let Some(Err(failure)) = sources.watch_resource(&call, uri, true).await {
+                    tracing::debug!(?failure, "a resource cannot be watched");
+                }
+            }
+        }));
+    }
+
+    fn call(self) -> Call {
+        Call::alone(self.server.services.clone(), self.caller.clone())
     }
 }
 
