@@ -256,15 +256,6 @@ impl RequestReads<'_> {
         read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
     }
 
-    /// Open requests whose deadline is past, of agents on this machine.
-    #[boxed]
-    pub async fn due(&self, now: Timestamp) -> Result<Vec<RequestRow>> {
-        rows_of(requests!(pool_all, self.store,
-            "where r.closed_at is null and r.deadline <= ?
-                and r.agent_id in (select agent_id from agent where machine_id = ?)
-            order by r.deadline limit 500"; now, self.store.machine_id()))
-    }
-
     /// Open requests of attended sessions, the oldest first.
     #[boxed]
     pub async fn open_prompts(&self) -> Result<Vec<RequestRow>> {
