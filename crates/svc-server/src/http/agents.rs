@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use svc_core::service::{
     Error, Page,
-    agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
+    agents::{AgentView, NewAgent, NewDispatch, SendToAgent},
     log::StreamFollower,
     process::RequestSender,
-    prompts::{AnswerRequest, PromptOutcome},
 };
 use svc_model::{
     AgentFilter, Caller, Event, InstanceStatus, InstanceView, RequestFilter, StreamName, TaskId,
+    hook::AnswerRequest,
 };
-use svc_store::RequestRow;
+use svc_store::{RequestRow, WorkMode};
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
 
 use super::{
@@ -150,12 +150,11 @@ async fn answer_request(
 ) -> Result<Response, Problem> {
     let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
     let agents = &app.services.agents;
-    Ok(match agents.answer_request(caller, agent, request, answer, sender).await? {
-        PromptOutcome::Taken(request) => Json(request).into_response(),
-        PromptOutcome::Sent(request) => {
-            (StatusCode::ACCEPTED, Json(SentAnswer { state: "sent", request })).into_response()
-        }
-    })
+    let request = agents.answer_request(caller, agent, request, answer, sender).await?;
+    if request.closed_at.is_some() {
+        return Ok(Json(request).into_response());
+    }
+    Ok((StatusCode::ACCEPTED, Json(SentAnswer { state: "sent", request })).into_response())
 }
 
 async fn interrupt(item: ItemRequest) -> JsonResult<AgentView> {
@@ -205,7 +204,7 @@ struct SendMessageOptions {
     #[serde(default, rename = "async")]
     is_async: bool,
     /// Which agents may take it.
-    mode: Option<WantedMode>,
+    mode: Option<WorkMode>,
     /// An ended conversation to go on with.
     session: Option<String>,
     /// The same.

@@ -168,16 +168,21 @@ impl AssignmentState {
     }
 }
 
-/// Which agents may take a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which agents may take a dispatch.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkMode {
+    /// A new agent for this task, ended after it.
     #[default]
     SpawnOnly,
-    /// Only an agent that lives.
+    /// A live agent.
     PeerOnly,
-    /// A live one if there is one, else a new one.
+    /// A live agent if there is one, else a new one.
     PeerPrefer,
+    /// Refused: agents run in hosts, and not in terminals.
+    AutoTmux,
 }
 
 /// What a task requires of its agent.
@@ -203,6 +208,13 @@ pub struct WorkRequirements {
     /// Instances to try after the present one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failover: Vec<String>,
+}
+
+impl WorkRequirements {
+    /// Whether a live participant was named.
+    pub const fn names_participant(&self) -> bool {
+        self.agent_id.is_some() || self.peer_id.is_some()
+    }
 }
 
 /// Sender or receiver of a text.

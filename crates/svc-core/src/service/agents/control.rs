@@ -1,15 +1,14 @@
-//! Operations of callers on agents, except requests: start them, give them work, read them, and
-//! query their hosts.
+//! Operations of callers on agents that live: read them, send to them, stop them.
 
 use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use svc_client::hosts::{HostError, socket_path};
+use serde::Deserialize;
+use svc_client::hosts::HostError;
 use svc_model::{
     AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, StreamName, Task,
     TaskId, Timestamp,
-    agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
+    agent::{AgentEvent, AgentEventBody, AgentState, HistoryEntry},
     backend_names,
     conversation::RunState,
     limits,
@@ -22,41 +21,16 @@ use tokio::time::timeout;
 
 use super::{
     Agents,
-    dispatch::{DispatchInput, DispatchedTask, NewDispatch},
-    start::{AgentStart, MadeAgent, NewAgent},
-    state::{may_run, may_steer, stream_of, unknown},
+    state::{AgentView, may_steer, stream_of, unknown},
 };
 use crate::boxed;
 use crate::service::{
-    Error, Listed, Page, PageBounds, Result,
+    Error, Page, PageBounds, Result,
     assignments::{is_answer_given, note_returned},
     check, tasks,
 };
 
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-
-/// An agent, as the daemon shows it.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct AgentView {
-    /// The agent.
-    #[serde(flatten)]
-    pub info: AgentInfo,
-    /// Process id of its host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_pid: Option<u32>,
-    /// Name of its machine, in lists, if there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub machine: Option<String>,
-    /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    /// Where its host listens.
-    pub socket_path: String,
-}
-
-impl Listed for AgentView {
-    const NAME: &'static str = "hosts";
-}
 
 /// Input for an agent.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -71,13 +45,6 @@ pub struct SendToAgent {
     pub mode: SendMode,
 }
 
-#[derive(Debug)]
-pub struct StartedAgent {
-    pub agent: AgentView,
-    /// False if an earlier request with the same key started it.
-    pub is_new: bool,
-}
-
 /// The answer to a task, as far as a call that waits for it has to know.
 #[derive(Debug)]
 pub struct ReturnedAnswer {
@@ -89,66 +56,6 @@ pub struct ReturnedAnswer {
 }
 
 impl Agents {
-    /// Starts an agent. Returns when its program runs.
-    ///
-    /// # Errors
-    /// [`Error::NotNow`] with the reason if the program does not start.
-    #[boxed]
-    pub async fn start_agent(&self, caller: &Caller, input: NewAgent) -> Result<StartedAgent> {
-        may_run(caller)?;
-        check::key("idempotency_key", input.idempotency_key.as_deref())?;
-        check::key("resume", input.resume.as_deref())?;
-        let resumed = match &input.resume {
-            Some(named) => Some(self.ended_agent(caller, "resume", named).await?),
-            None => None,
-        };
-        let start =
-            AgentStart::new(&self.core, &self.settings, caller, input, resumed.as_ref()).await?;
-        let (core, created_by) = (self.core.clone(), caller.principal().to_string());
-        let store = self.core.store.on_behalf_of(caller);
-        let made = store.write(job!(|tx| start.make(tx, &core, &created_by).await));
-        let planned = match made.await? {
-            MadeAgent::New(planned) => planned,
-            MadeAgent::Known(row) => {
-                return Ok(StartedAgent { agent: self.view(*row), is_new: false });
-            }
-        };
-        let id = planned.row.info.id.clone();
-        // The start goes on if the caller goes away.
-        let agents = self.clone();
-        let launched = tokio::spawn(async move { planned.launch(&agents).await });
-        launched
-            .await
-            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
-            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
-        let row = self.core.store.agents().get(&id).await?.ok_or_else(|| unknown(id.as_str()))?;
-        Ok(StartedAgent { agent: self.view(row), is_new: true })
-    }
-
-    /// Makes a task for an agent. The task begins when the queue reaches it.
-    #[boxed]
-    pub async fn dispatch(&self, caller: &Caller, input: NewDispatch) -> Result<DispatchedTask> {
-        may_run(caller)?;
-        let dispatched = DispatchInput::new(self, caller, input)?.store().await?;
-        self.core.work.notify_one();
-        Ok(dispatched)
-    }
-
-    pub(super) fn view(&self, mut row: AgentRow) -> AgentView {
-        let socket = socket_path(&self.settings.folder, &row.info.id);
-        let is_here = row.machine_id == self.core.store.machine().machine_id;
-        if row.ended_at.is_none() && (!is_here || self.reach.is_unreachable(&row.info.id)) {
-            row.info.state = AgentState::Unreachable;
-        }
-        AgentView {
-            host_pid: row.host.map(|host| host.pid),
-            machine: None,
-            ended_at: row.ended_at,
-            socket_path: socket.to_string_lossy().into_owned(),
-            info: row.info,
-        }
-    }
-
     /// An agent by its id, its session key, or a short form of either.
     #[boxed]
     pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView> {
@@ -238,25 +145,6 @@ impl Agents {
         Ok(stopped)
     }
 
-    /// The conversation of an agent: from its host, or from the log if the host does not answer or
-    /// the agent has ended.
-    #[boxed]
-    pub async fn agent_history(
-        &self,
-        caller: &Caller,
-        named: &str,
-        query: &HistoryQuery,
-    ) -> Result<HistoryPage> {
-        let row = self.find(caller, named).await?;
-        let id = row.info.id;
-        if row.ended_at.is_none()
-            && let Ok(page) = self.host(&id).history(query).await
-        {
-            return Ok(page);
-        }
-        self.history_in_log(id, query).await
-    }
-
     /// Conversation entries before an offset, latest first, each with its offset; and whether there
     /// are more.
     pub(in crate::service) async fn texts_before(
@@ -292,7 +180,15 @@ impl Agents {
         Ok((name, view.ok_or_else(|| unknown(id.as_str()))?))
     }
 
-    async fn history_in_log(&self, id: AgentId, query: &HistoryQuery) -> Result<HistoryPage> {
+    /// The conversation of an agent, in the form in which its host answers.
+    #[boxed]
+    pub async fn agent_history(
+        &self,
+        caller: &Caller,
+        named: &str,
+        query: &HistoryQuery,
+    ) -> Result<HistoryPage> {
+        let id = self.find(caller, named).await?.info.id;
         let (name, view) = self.log_of(&id).await?;
         let before = query.before.map_or(i64::MAX, u64::cast_signed);
         let with_tools = query.include_tools.unwrap_or(true);

@@ -244,14 +244,16 @@ impl AgentFollower {
         }
     }
 
-    /// Stops a host that began after its start was given up.
+    /// Stops a host that began after its start was given up, and removes its files. A host outlives
+    /// the end of its agent for a moment, and refuses then: its log is complete.
     pub(super) async fn stop_given_up(&self) {
         let Self { agents, id } = self;
         let reason = Some("its start was given up".to_owned());
         let stop = StopAgent { force: true, timeout: 0, reason };
         match agents.host(id).stop(&stop).await {
-            Ok(_) => remove_files(&agents.settings.folder, id),
-            Err(HostError::Absent) => {}
+            Ok(_) | Err(HostError::Absent | HostError::Refused(_)) => {
+                remove_files(&agents.settings.folder, id);
+            }
             Err(error) => tracing::warn!(agent = %id, %error, "a late host was not stopped"),
         }
     }

@@ -1,6 +1,6 @@
 //! Hosted agents: their instances, start and stop, the events of their hosts, their requests, and
 //! the work that they are given. This file runs what lives as long as the daemon: a follower for
-//! each live agent, the queue, and the sweep of requests that nobody answers.
+//! each live agent, the queue, and the removal of agents.
 //!
 //! A row is stored before anything starts. `control` has the operations of callers, `requests`
 //! answers what agents ask, and `allowance` decides what a caller may set for an agent. `start`
@@ -28,32 +28,27 @@ mod state;
 use std::{collections::HashSet, time::Duration};
 
 use futures_util::StreamExt as _;
-use svc_client::hosts::{HostError, remove_files};
 use svc_model::AgentId;
 use svc_store::AgentRow;
-use tokio::{
-    task::JoinSet,
-    time::{MissedTickBehavior, interval, sleep},
-};
+use tokio::{task::JoinSet, time::sleep};
 
 use self::{follow::AgentFollower, queue::AgentQueue};
 use crate::boxed;
 use crate::service::{Error, core::lock};
 
 pub use answer_wait::AnswerWaiter;
-pub use control::{AgentView, ReturnedAnswer, SendToAgent, StartedAgent};
-pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
+pub use control::{ReturnedAnswer, SendToAgent};
+pub use dispatch::{DispatchedTask, NewDispatch};
 pub(super) use follow::lose_agent;
-pub use start::NewAgent;
-pub use state::{AgentSettings, Agents};
+pub use start::{NewAgent, StartedAgent};
+pub use state::{AgentSettings, AgentView, Agents};
 
-const REQUEST_SWEEP: Duration = Duration::from_secs(5);
 /// The wait before the next attempt to take over the agents of an earlier process.
 const TAKE_OVER_PAUSE: Duration = Duration::from_secs(1);
 
 impl Agents {
     /// Follows all live agents, and those that start, until the future is dropped. Also gives
-    /// queued work to agents and denies requests past their deadline.
+    /// queued work to agents.
     #[boxed]
     pub async fn run(self) {
         let agents = self;
@@ -68,9 +63,8 @@ impl Agents {
             lock(&agents.live.dispatching).insert(row.info.id.clone());
             followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
         }
-        look_for_unknown_agents(&agents, &followed);
+        clean_folder(&agents, &followed);
         let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
-        let mut sweeps = Box::pin(run_request_sweeps(&agents));
         let mut removals = Box::pin(agents.run_removals());
         loop {
             tokio::select! {
@@ -89,15 +83,11 @@ impl Agents {
                     agents.core.work.notify_one();
                 }
                 () = &mut queue => return,
-                // Separate from the queue: a host that does not answer must not hold up work.
-                () = &mut sweeps => return,
                 () = &mut removals => return,
             }
         }
     }
-}
 
-impl Agents {
     /// The live agents, as soon as the waits of an earlier process are over: a follower may store
     /// the end of work at once, and the message about the end would be held for a call that waits
     /// no more. While the database is away, tries again.
@@ -117,67 +107,26 @@ impl Agents {
     }
 }
 
-async fn run_request_sweeps(agents: &Agents) {
-    let mut sweep = interval(REQUEST_SWEEP);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        sweep.tick().await;
-        if let Err(error) = agents.sweep_requests().await {
-            error.report("cannot deny requests past their deadline");
-        }
-    }
-}
-
-/// Checks the sockets and spools in the folder that belong to no live agent of this database.
-/// Removes the files of ended agents; reports a running host without a row and leaves it alone.
-fn look_for_unknown_agents(agents: &Agents, known: &HashSet<AgentId>) {
+/// Removes what agents that have ended left in the folder: the files of their hosts, and hosts whose
+/// start was given up. Files of agents that this database does not know stay.
+fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
     let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
-    let unknown: Vec<AgentId> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter_map(|name| {
-            let stem = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?;
-            AgentId::parse(stem)
-        })
-        .filter(|id| !known.contains(id))
-        .collect::<HashSet<_>>()
-        .into_iter()
-        .collect();
-    if unknown.is_empty() {
-        return;
-    }
-    let agents = agents.clone();
-    tokio::spawn(async move {
-        let probes = unknown.into_iter().map(|id| probe_unknown_agent(agents.clone(), id));
-        futures_util::stream::iter(probes).buffer_unordered(16).collect::<Vec<()>>().await;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let ids = names.filter_map(|name| {
+        AgentId::parse(name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?)
     });
-}
-
-async fn probe_unknown_agent(agents: Agents, id: AgentId) {
-    // An agent that was started meanwhile has a row by now.
-    let row = agents.core.store.agents().get(&id).await;
-    let Ok(row) = row else { return };
-    if row.as_ref().is_some_and(|row| row.ended_at.is_none()) {
-        return;
-    }
-    match agents.host(&id).status().await {
-        Err(HostError::Absent) if row.is_some() => remove_files(&agents.settings.folder, &id),
-        // The host outlives the agent's end for a moment. The log is complete, or the row would
-        // have no end.
-        Ok(status) if row.is_some() && status.agent.state.is_final() => {
-            remove_files(&agents.settings.folder, &id);
+    let left: HashSet<AgentId> = ids.filter(|id| !live.contains(id)).collect();
+    let agents = agents.clone();
+    tokio::spawn(futures_util::stream::iter(left).for_each_concurrent(16, move |id| {
+        let agents = agents.clone();
+        async move {
+            // An agent that was started meanwhile lives.
+            let row = agents.core.store.agents().get(&id).await;
+            if row.is_ok_and(|row| row.is_some_and(|row| row.ended_at.is_some())) {
+                AgentFollower::new(&agents, &id).stop_given_up().await;
+            }
         }
-        // The start of this agent was given up before its host began.
-        Ok(_) if row.is_some() => AgentFollower::new(&agents, &id).stop_given_up().await,
-        Err(HostError::Absent) => {}
-        Ok(status) => {
-            let pid = status.host.pid;
-            tracing::warn!(agent = %id, pid, "a host runs that this database does not know");
-        }
-        Err(error) => {
-            tracing::warn!(agent = %id, %error, "a socket is no host of this database");
-        }
-    }
+    }));
 }
 
 #[cfg(test)]

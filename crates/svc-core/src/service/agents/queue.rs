@@ -10,7 +10,7 @@ use std::{
 use svc_client::hosts::HostError;
 use svc_model::{
     AgentId, AgentInstance, PeerStatus, Principal, Task, TaskId, Timestamp,
-    agent::{AgentInput, AgentState},
+    agent::{AgentInput, AgentState, HostSpec},
     limits,
 };
 use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx, job};
@@ -22,7 +22,7 @@ use super::{
     allowance::still_permits,
     attended::{ask_attended, end_unanswered},
     dispatch::{LivePeer, live_peer, no_live_peer},
-    start::{AgentPlan, PlannedAgent, full},
+    start::{AgentPlan, full, launch},
     state::{give_to, note, set_reason},
 };
 use crate::service::{
@@ -48,7 +48,7 @@ enum QueueStep {
     Nothing,
     /// The work waits, and so does the work of the same instance behind it.
     Wait,
-    Launch(Box<PlannedAgent>),
+    Launch(Box<HostSpec>),
     Send(AgentId),
 }
 
@@ -130,11 +130,11 @@ impl AgentQueue {
                 Ok(QueueStep::Wait) => {
                     blocked.insert(work.instance);
                 }
-                Ok(QueueStep::Launch(planned)) => {
-                    lock(&self.agents.live.dispatching).insert(planned.row.info.id.clone());
+                Ok(QueueStep::Launch(spec)) => {
+                    lock(&self.agents.live.dispatching).insert(spec.agent_id.clone());
                     let agents = self.agents.clone();
                     tokio::spawn(async move {
-                        if let Err(reason) = planned.launch(&agents).await {
+                        if let Err(reason) = launch(&agents, &spec).await {
                             tracing::warn!(reason, "an agent for a task did not start");
                         }
                         agents.core.work.notify_one();
@@ -397,31 +397,26 @@ impl<'a> QueuedWork<'a> {
             (None, _) => String::new(),
         };
         let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
-        let prompt = task.task.prompt.clone().unwrap_or_default();
-        let plan = AgentPlan {
-            project,
-            name,
-            cwd,
-            prompt: Some(AgentInput {
-                input: prompt,
-                message_id: Some(id.as_str().to_owned()),
-                from: Some(owner.to_string()),
-                idempotency_key: Some(id.as_str().to_owned()),
-            }),
-            owner,
+        let prompt = AgentInput {
+            input: task.task.prompt.clone().unwrap_or_default(),
+            message_id: Some(id.as_str().to_owned()),
+            from: Some(owner.to_string()),
+            idempotency_key: Some(id.as_str().to_owned()),
+        };
+        let plan = AgentPlan::new(agents, instance, (&name, cwd, project), owner);
+        let spec = HostSpec {
             task: task.task.title.clone(),
-            description: None,
-            args: Vec::new(),
-            env: std::collections::BTreeMap::new(),
+            prompt: Some(prompt),
+            one_shot: true,
             model: work.requirements.model.clone(),
             resume: work.requirements.resume.clone().filter(|_| work.attempt == 1),
-            task_id: Some(id),
-            instance,
+            ..plan.spec
         };
-        let planned = plan.make_row(tx, &agents.core, None).await?;
-        self.take(&planned.row, true).await?;
-        give_to(self.tx, &mut self.task, &planned.row.info.session_key).await?;
-        Ok(QueueStep::Launch(Box::new(planned)))
+        let plan = AgentPlan { task_id: Some(id), spec, ..plan };
+        let (row, spec) = plan.make_row(tx, &agents.core, None).await?;
+        self.take(&row, true).await?;
+        give_to(self.tx, &mut self.task, &row.info.session_key).await?;
+        Ok(QueueStep::Launch(Box::new(spec)))
     }
 
     /// No agent can take the work: tries the next failover instance, or fails the task.

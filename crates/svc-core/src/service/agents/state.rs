@@ -8,13 +8,15 @@ use std::{
     time::Duration,
 };
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, socket_path};
 use svc_model::{
     AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, DeliveryState, InstanceView,
     NewEvent, Ownership, PeerState, PeerStatus, Principal, RunId, StatusEvidence, StreamName,
     StreamVisibility, Task, TaskId, Timestamp, WaitingFor, WaitingKind,
-    agent::{AgentBackend, AgentState, RequestKind},
+    agent::{AgentBackend, AgentInfo, AgentState, RequestKind},
     backend_names,
     conversation::SourceTool,
     limits,
@@ -28,7 +30,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::boxed;
 use crate::service::{
-    Error, ResourceKind, Result,
+    Error, Listed, ResourceKind, Result,
     access::Access,
     assignments::{AgentSender, sender_of, tell},
     core::{Core, lock},
@@ -76,6 +78,29 @@ pub(super) struct LiveAgents {
     pub(super) removals: tokio::sync::Notify,
 }
 
+/// An agent, as the daemon shows it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct AgentView {
+    /// The agent.
+    #[serde(flatten)]
+    pub info: AgentInfo,
+    /// Process id of its host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_pid: Option<u32>,
+    /// Name of its machine, in lists, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Where its host listens.
+    pub socket_path: String,
+}
+
+impl Listed for AgentView {
+    const NAME: &'static str = "hosts";
+}
+
 impl Agents {
     pub(in crate::service) fn new(core: Core, access: Access, prompts: Prompts) -> Self {
         let (follow, to_follow) = mpsc::unbounded_channel();
@@ -106,6 +131,21 @@ impl Agents {
             view
         });
         Ok(views.filter(|view| view.callable || !callable_only).collect())
+    }
+
+    pub(super) fn view(&self, mut row: AgentRow) -> AgentView {
+        let socket = socket_path(&self.settings.folder, &row.info.id);
+        let is_here = row.machine_id == self.core.store.machine().machine_id;
+        if row.ended_at.is_none() && (!is_here || self.reach.is_unreachable(&row.info.id)) {
+            row.info.state = AgentState::Unreachable;
+        }
+        AgentView {
+            host_pid: row.host.map(|host| host.pid),
+            machine: None,
+            ended_at: row.ended_at,
+            socket_path: socket.to_string_lossy().into_owned(),
+            info: row.info,
+        }
     }
 
     pub(super) fn host(&self, id: &AgentId) -> HostClient {
@@ -148,51 +188,65 @@ impl AgentSettings {
         &self,
         instance: Option<&str>,
         backend: Option<&str>,
-    ) -> Result<AgentInstance, String> {
+    ) -> Result<AgentInstance> {
         let all = self.resolved();
+        let field = if instance.is_none() && backend.is_some() { "backend" } else { "instance" };
         let backend = backend.map(|backend| backend_names(backend).1);
-        let callable = || all.iter().filter(|it| it.view.callable);
-        let names = || listed(callable().map(|it| it.view.instance.as_str()));
-        if let Some(name) = instance {
-            if !all.iter().any(|it| it.view.instance == name) {
-                return Err(format!("there is no instance {name:?}; there are: {}", names()));
-            }
-            let chosen = self.callable(name)?;
-            return match backend {
-                Some(backend) if backend != chosen.backend.as_str() => {
-                    Err(format!("instance {name} has backend {}", chosen.backend))
-                }
-                _ => Ok(chosen),
-            };
-        }
-        let name = if let Some(backend) = backend {
-            if AgentBackend::parse(backend).is_none() {
-                return Err(format!(
-                    "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
-                ));
-            }
-            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
-            match of_backend[..] {
-                [one] => one.view.instance.clone(),
-                [] => return Err(format!("no instance has backend {backend}")),
-                _ => {
-                    let of_backend = callable().filter(|it| it.view.backend == backend);
-                    let names = listed(of_backend.map(|it| it.view.instance.as_str()));
-                    return Err(format!(
-                        "several instances have backend {backend}: name one of {names}"
-                    ));
-                }
-            }
-        } else {
-            let callable: Vec<_> = callable().collect();
-            match (&self.config.default_agent, &callable[..]) {
-                (Some(name), _) => name.clone(),
-                (None, [one]) => one.view.instance.clone(),
-                (None, _) => return Err(format!("name one of: {}", names())),
-            }
+        let chosen = match (instance, backend) {
+            (Some(name), _) => all
+                .iter()
+                .find(|it| it.view.instance == name)
+                .ok_or_else(|| format!("there is no instance {name:?}")),
+            (None, Some(backend)) => only_of_backend(&all, backend),
+            (None, None) => self.default_of(&all),
         };
-        self.callable(&name)
+        let name = &chosen.map_err(|why| choices(field, &why, &all))?.view.instance;
+        let chosen = self.callable(name).map_err(|why| Error::invalid(field, why))?;
+        match backend {
+            Some(backend) if backend != chosen.backend.as_str() => {
+                let why = format!("instance {name} has backend {}", chosen.backend);
+                Err(Error::invalid(field, why))
+            }
+            _ => Ok(chosen),
+        }
     }
+
+    /// The configured default, else the only callable instance.
+    pub(super) fn default_of<'a>(
+        &self,
+        all: &'a [ResolvedInstance],
+    ) -> Result<&'a ResolvedInstance, String> {
+        if let Some(name) = &self.config.default_agent {
+            let named = all.iter().find(|it| it.view.instance == *name);
+            return named.ok_or_else(|| format!("there is no instance {name}: see default_agent"));
+        }
+        let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+        match callable[..] {
+            [one] => Ok(one),
+            _ => Err("it is not clear who is meant".to_owned()),
+        }
+    }
+}
+
+pub(super) fn only_of_backend<'a>(
+    all: &'a [ResolvedInstance],
+    backend: &str,
+) -> Result<&'a ResolvedInstance, String> {
+    if AgentBackend::parse(backend).is_none() {
+        return Err(format!("{backend:?} is not claude, codex, gemini, opencode, acp or exec"));
+    }
+    let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
+    match of_backend[..] {
+        [one] => Ok(one),
+        [] => Err(format!("no instance has backend {backend}")),
+        _ => Err(format!("several instances have backend {backend}: name one")),
+    }
+}
+
+/// The error for a name that gives no instance. Lists the callable instances.
+pub(super) fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
+    let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
+    Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
 }
 
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {

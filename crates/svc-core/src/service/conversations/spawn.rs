@@ -111,7 +111,6 @@ impl Conversations {
             own_cwd: requester.cwd.clone(),
             title: input.label,
             idempotency_key: input.idempotency_key,
-            asker: requester.agent.clone(),
             tool: Some(SourceTool::SessionsSpawn),
             removes_peer,
             deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
