@@ -125,7 +125,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     if is_async {
         return Ok(result);
     }
-    let mut wait = dispatched.wait;
+    let wait = dispatched.wait;
     let ids = [task_id.as_str().to_owned()];
     let mut watch = call.services.tasks.watch_tasks(&call.caller, &ids).await?;
     let ended = timeout(call.time_left(limits::TASK_WAIT), watch.next()).await;
@@ -140,7 +140,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     let (content, truncated) = call.services.agents.content_of(&task).await?;
     result.status = Some(task.status);
     if task.is_over() {
-        if let Some(wait) = &mut wait {
+        if let Some(wait) = &wait {
             wait.note_answer();
         }
         let answer = call.services.agents.return_answer(&call.caller, &task_id).await?;

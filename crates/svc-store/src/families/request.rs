@@ -56,25 +56,15 @@ impl TryFrom<RawRequest> for RequestRow {
             runner: Some(Principal::Session(raw.session_key.as_str().into())),
             ..Ownership::from_row(&raw.created_by, raw.project)
         };
-        let session_key = match raw.agent_id {
-            Some(_) => raw.session_key.clone(),
-            None => Self::key_of_attended(&owned, &raw.session_key, prompt.as_ref()),
-        };
+        let id = AgentRequestId::from(raw.request_id);
+        let agent = raw.agent_id.map(AgentId::from);
+        let words = (raw.kind, raw.title);
+        let tool = json(&raw.tool)?;
         Ok(Self {
-            owned,
-            tool: json(&raw.tool)?,
-            prompt,
+            tool,
             answering,
-            request_id: AgentRequestId::from(raw.request_id),
-            agent_id: raw.agent_id.map(AgentId::from),
-            session_key,
-            session: raw.session_key,
-            peer_id: None,
-            kind: raw.kind,
-            title: raw.title,
             cwd: raw.cwd,
             options,
-            opened_at: raw.opened_at,
             deadline: raw.deadline,
             closed_at: raw.closed_at,
             answer: raw.answered_by.map(|by| RequestAnswerRow {
@@ -82,6 +72,7 @@ impl TryFrom<RawRequest> for RequestRow {
                 text,
                 by,
             }),
+            ..Self::new(id, agent, (raw.session_key, owned), words, prompt, raw.opened_at)
         })
     }
 }

@@ -15,9 +15,10 @@ use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, Wr
 use svc_sys::config::ResolvedInstance;
 
 use super::{
-    Agents, AnswerWaiter,
+    Agents,
     allowance::{StartOverrides, check_depth},
-    attended::{attended_for, attended_of_key, session_of},
+    attended::{attended_for, session_of},
+    control::AnswerWaiter,
     start::{conversation_of, full, limited},
     state::{choices, listed, may_steer, only_of_backend},
 };
@@ -217,10 +218,10 @@ impl DispatchInput<'_> {
             own_cwd: input.own_cwd.as_deref(),
             ..StartOverrides::default()
         };
-        let folder = request.permitted_folder(&agents.settings, caller, &instance)?;
+        let (folder, is_chosen) = request.permitted_folder(&agents.settings, caller, &instance)?;
         // Decided here: the write job that starts the agent would read the disk for it.
-        agents.core.projects.to_start(caller, Some(&folder.path)).await?;
-        (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
+        agents.core.projects.to_start(caller, Some(&folder)).await?;
+        (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder), is_chosen);
         requirements.resume = self.resumed(instance.backend).await?;
         Ok(())
     }
@@ -270,55 +271,34 @@ impl DispatchInput<'_> {
         })
     }
 
+    /// The live participant that a text names: a hosted agent or an attended session.
     async fn live_target(&self, named: &str) -> Result<DispatchTarget> {
         let Self { agents, caller, .. } = self;
-        let found = agents.find(caller, named).await;
-        let is_named_by_start = match &found {
-            Ok(AgentRow { info, .. }) => {
-                let name = named.to_ascii_lowercase();
-                info.session_key == format!("agent:{}:{name}", info.instance)
-            }
-            // Of several agents that one text names, it is the name of their start, or begins
-            // their ids.
-            Err(Error::Conflict(_)) => !named.starts_with(AgentId::PREFIX),
-            Err(_) => false,
-        };
-        if is_named_by_start {
-            // A participant may be called what agents were started as, and comes first.
-            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
-            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
-                return self.named_target(named).await;
-            }
-        }
-        let row = match found {
-            Err(Error::NotFound { .. }) => {
-                if let Some(attended) = attended_of_key(&agents.core, caller, named).await? {
-                    return Ok(DispatchTarget::attended(named, attended));
-                }
-                return self.named_target(named).await;
-            }
-            found => found?,
-        };
-        self.hosted_target(named, row)
-    }
-
-    /// The live participant of that name: a hosted agent or an attended session.
-    async fn named_target(&self, named: &str) -> Result<DispatchTarget> {
-        let (core, caller) = (&self.agents.core, self.caller);
-        let nobody = |why: String| choices("agent", &why, &self.agents.settings.resolved());
+        let core = &agents.core;
+        let nobody = |why: String| choices("agent", &why, &agents.settings.resolved());
         let row = match team::find_peer(core, caller, named, ResourceKind::Peer).await {
+            // An agent's id names that agent, whichever agent has its session key now.
+            _ if named.starts_with(AgentId::PREFIX) => None,
             Err(Error::NotFound { .. }) => None,
             found => core.store.peers().get(&found?).await?,
         };
+        let is_here = |row: &&PeerRow| row.peer.status != PeerStatus::Offline;
+        let agent = match row.as_ref().filter(is_here) {
+            Some(row) => match row.owner.as_deref().filter(|key| is_agent_key(key)) {
+                Some(key) => core.store.agents().of_key(key).await?,
+                None => None,
+            },
+            None => match agents.find(caller, named).await {
+                Err(Error::NotFound { .. }) => None,
+                found => Some(found?),
+            },
+        };
+        if let Some(agent) = agent {
+            return self.hosted_target(named, agent);
+        }
         let Some(row) = row else {
             return Err(nobody(format!("there is no agent {named:?}")));
         };
-        if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
-            && let Some(agent) = core.store.agents().of_key(key).await?
-            && agent.ended_at.is_none()
-        {
-            return self.hosted_target(named, agent);
-        }
         // An attended session gets the prompt in its inbox, and its hooks report the result. So
         // only a session with hooks takes work.
         let is_near = caller.is_operator()
@@ -583,6 +563,23 @@ mod tests {
         let until = Some(services.now().plus(Duration::from_hours(1)));
         let one = Some("agent:pair:1".to_owned());
         assert_eq!(chosen(&test, None).await.unwrap(), one, "nobody waits for its end");
+        assert_eq!(chosen(&test, until).await.unwrap().as_deref(), Some("agent:pair:2"));
+        // The free one is the last of many that wait.
+        test.execute(
+            "
+            with recursive many (n) as (select 3 union all select n + 1 from many where n < 99)
+            insert into stream (name, created_at, visibility) select 'agent/ag_' || n, 1, 'team' from many;
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at, machine_id)
+            select substr(name, 7), id, 'pair', 'claude', 'agent:pair:' || substr(name, 10), '/p', '/c', 'operator', 'idle',
+                1, 1, 'mach_test' from stream
+            where name like 'agent/%' and substr(name, 7) not in (select agent_id from agent);
+            insert into assignment (run_id, mode, state, source_session, target_session, waits_until, created_at)
+            select 'run_' || agent_id, 'followup', 'running', session_key, 'agent:pair:asker', 9000000000000, 1
+            from agent where agent_id not in ('ag_1', 'ag_2');
+            update agent set started_at = 2 where agent_id = 'ag_2';",
+        )
+        .await;
         assert_eq!(chosen(&test, until).await.unwrap().as_deref(), Some("agent:pair:2"));
         test.execute("update agent set state = 'done', ended_at = 1 where agent_id = 'ag_2'").await;
         let refused = chosen(&test, until).await.unwrap_err();

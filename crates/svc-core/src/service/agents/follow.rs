@@ -10,7 +10,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use svc_client::hosts::{DeadSpool, HostError, HostUpdate, RawAgentEvent, end_tree, remove_files};
+use svc_client::hosts::{
+    DeadSpool, HostError, HostUpdate, RawAgentEvent, SpoolLines, end_tree, remove_files,
+};
 use svc_model::{
     AgentId, NewEvent, ProcessIdentity, StreamName, StreamVisibility,
     agent::{AgentDelta, AgentEventBody, AgentState, HistoryRole},
@@ -24,34 +26,20 @@ use super::{
     Agents,
     intake::{IntakeResult, finish, give_unfinished, is_plain, logged, take_in, work_of},
     mailing::deliver_mail,
-    state::{LiveAgents, stream_of},
+    state::stream_of,
 };
-use crate::service::{
-    Error, Result,
-    core::{Core, lock},
-    process, team,
-};
+use crate::service::{Error, Result, core::lock, process, team};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// How long after an agent's start its host may have neither a process on record nor a spool.
 const START_GRACE: Duration = Duration::from_secs(20);
+/// The number of failed attempts in a row after which the log tells of them, once.
+const TOLD_FAILURE: u32 = 4;
 /// Events of a spool per write job.
 const SPOOL_BATCH: usize = 512;
 /// Seconds for an agent to end after its task is over.
 const STOP_WITHIN: i64 = 10;
-
-enum FollowedAgent {
-    /// The agent has ended, and the log has all its events.
-    ToItsEnd,
-    /// The connection to the host ended before the agent did.
-    Cut {
-        /// Whether events arrived before.
-        has_progress: bool,
-    },
-    /// The host was not reached.
-    Unreached(HostError),
-}
 
 #[derive(Clone)]
 pub(super) struct AgentFollower {
@@ -71,7 +59,7 @@ impl AgentFollower {
         tokio::select! {
             () = self.follow() => {}
             () = deliver_mail(agents, id) => {}
-            () = agents.reach.watch(id, agents.host(id)) => {}
+            () = agents.watch_host(id) => {}
         }
         self.id
     }
@@ -80,24 +68,10 @@ impl AgentFollower {
     async fn follow(&self) {
         let Self { agents, id } = self;
         let mut failures = 0_u32;
-        let mut is_told = false;
         loop {
-            match self.follow_once().await {
-                Ok(FollowedAgent::ToItsEnd) => break,
-                Ok(FollowedAgent::Cut { has_progress: true }) => failures = 0,
-                // Backs off further: an event that this version cannot read ends every connection.
-                Ok(FollowedAgent::Cut { has_progress: false }) => {}
-                Ok(FollowedAgent::Unreached(why)) => match self.without_host().await {
-                    Ok(true) => break,
-                    Ok(false) => {
-                        if failures > 3 && !std::mem::replace(&mut is_told, true) {
-                            tracing::warn!(agent = %id, error = %why, "cannot reach a host");
-                        }
-                    }
-                    Err(error) => {
-                        tracing::error!(agent = %id, %error, "cannot read the spool of a host");
-                    }
-                },
+            match self.follow_once(&mut failures).await {
+                Ok(true) => break,
+                Ok(false) => {}
                 Err(error) => tracing::error!(agent = %id, %error, "cannot take over events"),
             }
             sleep(PAUSE.wait(failures)).await;
@@ -106,11 +80,14 @@ impl AgentFollower {
         remove_files(&agents.settings.folder, id);
     }
 
-    async fn follow_once(&self) -> Result<FollowedAgent> {
+    /// Follows the agent on one connection to its host. Returns whether the agent has ended and the
+    /// log has all its events. Sets `failures` to zero if events arrive; else the next attempt
+    /// backs off further, as an event that this version cannot read ends every connection.
+    async fn follow_once(&self, failures: &mut u32) -> Result<bool> {
         let Self { agents, id } = self;
         // An agent that has ended may have been removed meanwhile.
         let live = agents.core.store.agents().get(id).await?.filter(|row| row.ended_at.is_none());
-        let Some(row) = live else { return Ok(FollowedAgent::ToItsEnd) };
+        let Some(row) = live else { return Ok(true) };
         let host = agents.host(id);
         if row.host.is_none() {
             match host.status().await {
@@ -118,21 +95,21 @@ impl AgentFollower {
                     let process = process::identity(status.host.pid);
                     self.note_host(process, status.agent.pid).await?;
                 }
-                Err(error) => return Ok(FollowedAgent::Unreached(error)),
+                Err(error) => return self.without_host(&error, *failures).await,
             }
         }
         let mut head = self.head().await?;
         let mut feed = match host.attach(head).await {
             Ok(feed) => feed,
-            Err(error) => return Ok(FollowedAgent::Unreached(error)),
+            Err(error) => return self.without_host(&error, *failures).await,
         };
         // An empty batch completes what an earlier daemon left undone.
         let mut taken = self.take(Vec::new()).await?;
         let mut deltas = AgentDeltas::new(agents, id).await?;
-        let (mut is_stopping, mut has_progress) = (false, false);
+        let mut is_stopping = false;
         loop {
             if taken.has_ended {
-                return Ok(FollowedAgent::ToItsEnd);
+                return Ok(true);
             }
             if taken.is_spent && !std::mem::replace(&mut is_stopping, true) {
                 self.stop_spent();
@@ -150,13 +127,13 @@ impl AgentFollower {
                     deltas.append(&delta, head).await?;
                     continue;
                 }
-                Ok(None) => return Ok(FollowedAgent::Cut { has_progress }),
+                Ok(None) => return Ok(false),
                 Err(error) => {
                     tracing::debug!(agent = %id, %error, "the connection to a host broke");
-                    return Ok(FollowedAgent::Cut { has_progress });
+                    return Ok(false);
                 }
             };
-            has_progress = true;
+            *failures = 0;
             deltas.before(&batch);
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);
             let last = batch.last().map_or(head, RawAgentEvent::offset);
@@ -228,7 +205,7 @@ impl AgentFollower {
             agents.live.removals.notify_one();
         }
         if taken.has_ended {
-            agents.reach.forget(id);
+            agents.forget_reach(id);
         }
         let is_free = {
             let mut dispatching = lock(&agents.live.dispatching);
@@ -271,8 +248,11 @@ impl AgentFollower {
 
     /// Handles a host that cannot be reached. Returns whether the host has ended; if so, the events
     /// that it left are stored and the agent is ended.
-    async fn without_host(&self) -> Result<bool> {
+    async fn without_host(&self, error: &HostError, failures: u32) -> Result<bool> {
         let Self { agents, id } = self;
+        if failures == TOLD_FAILURE {
+            tracing::warn!(agent = %id, %error, "cannot reach a host");
+        }
         let live = agents.core.store.agents().get(id).await?.filter(|row| row.ended_at.is_none());
         let Some(row) = live else { return Ok(true) };
         if row.host_process().is_some_and(|host| !agents.core.is_gone(&host)) {
@@ -292,10 +272,15 @@ impl AgentFollower {
             }
             DeadSpool::Left(lines) => lines,
         };
+        if self.take_lines(&mut lines).await? { Ok(true) } else { self.lose().await }
+    }
+
+    /// Stores the events that a dead host left. Returns whether they have the agent's end.
+    async fn take_lines(&self, lines: &mut SpoolLines) -> Result<bool> {
         loop {
             let batch = lines.next_batch(SPOOL_BATCH).map_err(|error| disk(&error))?;
             if batch.is_empty() {
-                return self.lose().await;
+                return Ok(false);
             }
             if self.take(batch).await?.has_ended {
                 return Ok(true);
@@ -315,16 +300,11 @@ impl AgentFollower {
     pub(super) async fn end_without_host(&self, reason: &str) -> Result<()> {
         let Self { agents, id } = self;
         let head = self.head().await?;
-        if let Ok(DeadSpool::Left(mut lines)) = DeadSpool::open(&agents.settings.folder, id, head) {
-            while let Ok(batch) = lines.next_batch(SPOOL_BATCH) {
-                if batch.is_empty() {
-                    break;
-                }
-                if self.take(batch).await?.has_ended {
-                    remove_files(&agents.settings.folder, id);
-                    return Ok(());
-                }
-            }
+        if let Ok(DeadSpool::Left(mut lines)) = DeadSpool::open(&agents.settings.folder, id, head)
+            && self.take_lines(&mut lines).await.unwrap_or(false)
+        {
+            remove_files(&agents.settings.folder, id);
+            return Ok(());
         }
         self.stop_given_up().await;
         end_tree(id).await;
@@ -388,8 +368,7 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The unfinished entry of a followed agent. Dropping it ends the entry for listeners.
 #[derive(Debug)]
 struct AgentDeltas {
-    core: Core,
-    live: Arc<LiveAgents>,
+    agents: Agents,
     agent: AgentId,
     stream: StreamName,
     visibility: Arc<StreamVisibility>,
@@ -402,11 +381,9 @@ struct AgentDeltas {
 impl AgentDeltas {
     async fn new(agents: &Agents, agent: &AgentId) -> Result<Self> {
         let stream = stream_of(agent);
-        let core = agents.core.clone();
-        let view = core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
+        let view = agents.core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
         Ok(Self {
-            core,
-            live: Arc::clone(&agents.live),
+            agents: agents.clone(),
             agent: agent.clone(),
             stream,
             visibility: Arc::new(view.visibility),
@@ -420,16 +397,16 @@ impl AgentDeltas {
     /// Adds text that follows the events up to `head`.
     async fn append(&mut self, delta: &AgentDelta, head: i64) -> Result<()> {
         if self.of.as_ref() != Some(&delta.of) {
-            let (_, position) = self.core.store.events().bounds().await?;
+            let (_, position) = self.agents.core.store.events().bounds().await?;
             self.after = PrecedingEvent { seq: head, position };
             self.of = Some(delta.of.clone());
             self.text.clear();
             self.due = None;
         }
         self.text.push_str(&delta.text);
-        let entries = self.core.store.bus().unfinished_entries();
-        entries.append(&self.stream, &self.visibility, self.after, delta, self.core.now());
-        if !lock(&self.live.dispatching).contains(&self.agent) {
+        let entries = self.agents.core.store.bus().unfinished_entries();
+        entries.append(&self.stream, &self.visibility, self.after, delta, self.agents.core.now());
+        if !lock(&self.agents.live.dispatching).contains(&self.agent) {
             return Ok(());
         }
         self.due.get_or_insert_with(|| Instant::now() + LINE_TIMEOUT);
@@ -443,8 +420,11 @@ impl AgentDeltas {
     async fn make_frames(&mut self, is_due: bool) -> Result<()> {
         let (agent, said) = (self.agent.clone(), self.text.clone());
         let is_whole = said.ends_with('\n');
-        let write =
-            self.core.store.write(job!(|tx| give_unfinished(tx, &agent, &said, is_due).await));
+        let write = self
+            .agents
+            .core
+            .store
+            .write(job!(|tx| give_unfinished(tx, &agent, &said, is_due).await));
         write.await?;
         if is_due || is_whole {
             self.due = None;
@@ -473,14 +453,14 @@ impl AgentDeltas {
         if self.of.is_some() && events.iter().any(ends) {
             (self.of, self.due) = (None, None);
             self.text.clear();
-            self.core.store.bus().unfinished_entries().finish(&self.stream);
+            self.agents.core.store.bus().unfinished_entries().finish(&self.stream);
         }
     }
 }
 
 impl Drop for AgentDeltas {
     fn drop(&mut self) {
-        self.core.store.bus().unfinished_entries().finish(&self.stream);
+        self.agents.core.store.bus().unfinished_entries().finish(&self.stream);
     }
 }
 
@@ -496,7 +476,8 @@ mod tests {
     async fn follower_of_an_agent_that_was_removed_ends() {
         let (_test, services) = opened().await;
         let follower = AgentFollower::new(&services.agents, &AgentId::from("ag_1".to_owned()));
-        assert!(follower.without_host().await.unwrap());
+        let error = HostError::Absent;
+        assert!(follower.without_host(&error, 0).await.unwrap());
         timeout(Duration::from_mins(1), follower.follow()).await.unwrap();
     }
 }

@@ -160,7 +160,7 @@ impl Agents {
             default_cwd: of_ended.or(input.default_cwd.as_deref()),
             own_cwd: None,
         };
-        let cwd = request.permitted_folder(settings, caller, &instance)?.path;
+        let (cwd, _) = request.permitted_folder(settings, caller, &instance)?;
         let from = Some(caller.principal().to_string());
         let prompt = match input.prompt {
             Some(prompt) => {

@@ -2,9 +2,9 @@
 //! agent's rows that the files of this service share.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -45,7 +45,6 @@ pub struct Agents {
     pub(super) prompts: Prompts,
     pub(super) settings: Arc<AgentSettings>,
     pub(super) live: Arc<LiveAgents>,
-    pub(super) reach: HostReach,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -68,14 +67,19 @@ pub(super) struct LiveAgents {
     /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
     pub(super) dispatching: Mutex<HashSet<AgentId>>,
-    /// The calls that wait for the answer to an assignment, each by the end of its wait.
-    pub(super) waits: Mutex<HashSet<(RunId, Timestamp)>>,
+    /// The calls that wait for the answers to assignments.
+    pub(super) waits: Mutex<HashMap<RunId, RunWaits>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
-    /// The calls that start an agent, each with its task once that is known.
-    pub(super) start_calls: Mutex<Vec<Arc<OnceLock<TaskId>>>>,
+    /// Tasks whose prompts this process sends, and tasks that it cancels.
+    pub(super) sending: Mutex<HashSet<TaskId>>,
+    pub(super) cancelling: Mutex<HashSet<TaskId>>,
+    /// Read by calls that start an agent and answer from its rows: no agent is removed meanwhile.
+    pub(super) start_calls: tokio::sync::RwLock<()>,
     /// Notified when an agent may be due to be removed.
     pub(super) removals: tokio::sync::Notify,
+    /// Agents whose hosts do not answer.
+    unreachable: Mutex<HashSet<AgentId>>,
 }
 
 /// An agent, as the daemon shows it.
@@ -101,6 +105,17 @@ impl Listed for AgentView {
     const NAME: &'static str = "hosts";
 }
 
+/// The calls that wait for the answer to one assignment, until the last of them is over.
+#[derive(Debug, Default)]
+pub(super) struct RunWaits {
+    /// The end of each call's wait.
+    pub(super) ends: Vec<Timestamp>,
+    /// A call has taken the answer, or takes it now.
+    pub(super) is_taken: bool,
+    /// The response with the answer was handed to the connection of a call.
+    pub(super) is_handed: bool,
+}
+
 impl Agents {
     pub(in crate::service) fn new(core: Core, access: Access, prompts: Prompts) -> Self {
         let (follow, to_follow) = mpsc::unbounded_channel();
@@ -110,15 +125,27 @@ impl Agents {
             dispatching: Mutex::default(),
             waits: Mutex::default(),
             choosing: tokio::sync::Mutex::default(),
-            start_calls: Mutex::default(),
+            sending: Mutex::default(),
+            cancelling: Mutex::default(),
+            start_calls: tokio::sync::RwLock::default(),
             removals: tokio::sync::Notify::new(),
+            unreachable: Mutex::default(),
         };
-        let reach = HostReach::new(core.clone());
-        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live), reach }
+        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live) }
     }
 
     pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {
         self.settings = Arc::new(settings);
+    }
+
+    /// Runs a call that starts an agent and answers from the agent's rows, however soon the agent
+    /// ends and is removed.
+    pub(in crate::service) async fn before_removal<T>(&self, call: impl Future<Output = T>) -> T {
+        let reading = self.live.start_calls.read().await;
+        let done = call.await;
+        drop(reading);
+        self.live.removals.notify_one();
+        done
     }
 
     #[boxed]
@@ -136,7 +163,9 @@ impl Agents {
     pub(super) fn view(&self, mut row: AgentRow) -> AgentView {
         let socket = socket_path(&self.settings.folder, &row.info.id);
         let is_here = row.machine_id == self.core.store.machine().machine_id;
-        if row.ended_at.is_none() && (!is_here || self.reach.is_unreachable(&row.info.id)) {
+        if row.ended_at.is_none()
+            && (!is_here || lock(&self.live.unreachable).contains(&row.info.id))
+        {
             row.info.state = AgentState::Unreachable;
         }
         AgentView {
@@ -159,7 +188,7 @@ impl Agents {
         answer: Result<T, HostError>,
     ) -> Result<T, HostError> {
         if let Err(HostError::Wedged | HostError::Absent | HostError::Broken(_)) = &answer {
-            self.reach.note_failure(id).await;
+            self.note_unreached(id).await;
         }
         answer
     }
@@ -340,20 +369,10 @@ pub(super) async fn set_peer_state(
     team::set_hosted_state(tx, &mut own.peer, state, why).await
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct HostReach {
-    core: Core,
-    unreachable: Arc<Mutex<HashSet<AgentId>>>,
-}
-
-impl HostReach {
-    pub(super) fn new(core: Core) -> Self {
-        Self { core, unreachable: Arc::default() }
-    }
-
+impl Agents {
     /// Probes an agent's host again and again until the future is dropped.
-    pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
-        let mut probe = host.keep();
+    pub(super) async fn watch_host(&self, id: &AgentId) {
+        let mut probe = self.host(id).keep();
         let mut is_first = true;
         loop {
             sleep(HOST_CHECK).await;
@@ -367,15 +386,16 @@ impl HostReach {
         }
     }
 
-    pub(super) async fn note_failure(&self, id: &AgentId) {
+    /// Notes that a request to a host failed.
+    pub(super) async fn note_unreached(&self, id: &AgentId) {
         if let Err(error) = self.note_reached(id, false, false).await {
             let error = chain(&error);
             tracing::error!(agent = %id, error, "cannot note that a host does not answer");
         }
     }
 
-    pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
-        lock(&self.unreachable).contains(id)
+    pub(super) fn forget_reach(&self, id: &AgentId) {
+        lock(&self.live.unreachable).remove(id);
     }
 
     /// Stores whether a host answers, if that has changed. With `in_any_case` also without a
@@ -389,7 +409,7 @@ impl HostReach {
             }
         }
         let is_news = {
-            let mut unreachable = lock(&self.unreachable);
+            let mut unreachable = lock(&self.live.unreachable);
             if is_reached { unreachable.remove(id) } else { unreachable.insert(id.clone()) }
         };
         if !is_news && !in_any_case {
@@ -403,10 +423,6 @@ impl HostReach {
             show_state(tx, &row, state, None).await
         }));
         write.await
-    }
-
-    pub(super) fn forget(&self, id: &AgentId) {
-        lock(&self.unreachable).remove(id);
     }
 }
 

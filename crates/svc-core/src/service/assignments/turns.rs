@@ -31,6 +31,7 @@ const UNSEEN: &str = "the agent ended before it had the message";
 const SESSION_ENDED: &str = "the session ended during the turn, and its outcome is unknown";
 
 /// How a turn that a message began ended.
+#[derive(Clone)]
 enum TurnOutput {
     Said(TurnReply),
     /// No answer: a code, and the reason as a text for people.
@@ -94,10 +95,7 @@ pub(in crate::service) async fn turn_said(
     peer: &PeerId,
     words: &str,
 ) -> Result<()> {
-    for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnOutput::Said(TurnReply::from_text(words))).await?;
-    }
-    Ok(())
+    answer_turn(tx, core, peer, TurnOutput::Said(TurnReply::from_text(words))).await
 }
 
 /// Fails the questions of a turn that ended without last words, with this reason. `None`: the
@@ -109,10 +107,7 @@ pub(in crate::service) async fn turn_failed(
     failure: Option<&str>,
 ) -> Result<()> {
     let (code, why) = failure.map_or(("interrupted", INTERRUPTED), |why| ("failed", why));
-    for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
-    }
-    Ok(())
+    answer_turn(tx, core, peer, TurnOutput::Failed(code, why.to_owned())).await
 }
 
 /// Fails the questions of a turn whose end no hook has reported. The client's own record, the end
@@ -131,12 +126,23 @@ pub(in crate::service) async fn silent_turn_ended(
         PeerStatus::Offline => ("target_ended", SESSION_ENDED),
         _ => return Ok(()),
     };
-    // For a hosted agent, the host reports the end of turns.
-    let is_hosted = tx.peers().is_hosted(peer).await?;
+    if tx.peers().is_hosted(peer).await? {
+        // The host reports the end of turns.
+        end_turn(tx, peer).await?;
+        return Ok(());
+    }
+    answer_turn(tx, core, peer, TurnOutput::Failed(code, why.to_owned())).await
+}
+
+/// Ends a turn, and answers the questions with which it began.
+async fn answer_turn(
+    tx: &mut WriteTx,
+    core: &Core,
+    peer: &PeerId,
+    output: TurnOutput,
+) -> Result<()> {
     for question in end_turn(tx, peer).await? {
-        if !is_hosted {
-            reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
-        }
+        reply(tx, core, question, output.clone()).await?;
     }
     Ok(())
 }

@@ -75,12 +75,12 @@ pub(in crate::service) async fn open(
     let kept = KeptPrompt { asked: Some(prompt.clone()), calls, shown_at };
     let (request_id, opened_at) =
         shown.as_ref().map_or((id, now), |shown| (shown.request_id.clone(), shown.opened_at));
+    let (whose, words) = ((session.to_owned(), owned), (prompt.kind(), prompt.title()));
     let row = RequestRow {
         cwd,
         tool: Some(prompt.tool()),
         options: if is_held { prompt.options() } else { Vec::new() },
-        opened_at,
-        ..new_row(request_id, session.to_owned(), owned, (prompt.kind(), prompt.title()), &kept)
+        ..RequestRow::new(request_id, None, whose, words, Some(json!(kept)), opened_at)
     };
     if shown.is_some() {
         tx.requests().describe(&row).await?;
@@ -90,37 +90,6 @@ pub(in crate::service) async fn open(
         append_team_event(tx, "request.opened", &row, json!({})).await?;
     }
     Ok(row.request_id)
-}
-
-/// The row of a prompt, without options and with the epoch as its time of opening, which the caller
-/// replaces.
-fn new_row(
-    request_id: AgentRequestId,
-    session: String,
-    owned: Ownership,
-    (kind, title): (RequestKind, String),
-    kept: &KeptPrompt,
-) -> RequestRow {
-    let prompt = json!(kept);
-    RequestRow {
-        request_id,
-        agent_id: None,
-        session_key: RequestRow::key_of_attended(&owned, &session, Some(&prompt)),
-        session,
-        peer_id: None,
-        owned,
-        kind,
-        title,
-        cwd: None,
-        tool: None,
-        prompt: Some(prompt),
-        options: Vec::new(),
-        opened_at: Timestamp::from_millis(0),
-        deadline: None,
-        answering: None,
-        closed_at: None,
-        answer: None,
-    }
 }
 
 /// Closes the prompts that an event shows to be over, and corrects a denial on record if its call
@@ -296,17 +265,6 @@ impl Prompts {
         job.await
     }
 
-    /// Removes the options from all prompts: no hook holds a prompt when the daemon starts.
-    #[boxed]
-    pub async fn begin(&self) -> Result<()> {
-        for row in self.core.store.requests().open_prompts().await? {
-            if !row.options.is_empty() {
-                self.withdraw(&row.request_id, false).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Closes the prompts whose clients have ended, or whose clients' records show no dialog.
     /// Removes the options from prompts without a holder, and opens prompts for dialogs that only a
     /// record shows.
@@ -315,7 +273,8 @@ impl Prompts {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
             if !row.options.is_empty() && age >= UNHELD && !self.is_held(&row.request_id) {
-                // The hook ended before it learned that it had to hold the prompt.
+                // The hook ended before it learned that it had to hold the prompt, or an earlier
+                // daemon ended.
                 self.withdraw(&row.request_id, false).await?;
             }
             let session = row.session.clone();
@@ -440,10 +399,10 @@ async fn open_dialog(
     let now = tx.now();
     let words = dialog_words(&record, peer.peer.waiting_for.as_ref());
     let kept = KeptPrompt { asked: None, calls: peer.open_calls, shown_at: Some(record.at) };
+    let (id, whose) = (AgentRequestId::new(ids, now), (session, owned));
     let row = RequestRow {
         cwd: peer.peer.path,
-        opened_at: now,
-        ..new_row(AgentRequestId::new(ids, now), session, owned, words, &kept)
+        ..RequestRow::new(id, None, whose, words, Some(json!(kept)), now)
     };
     tx.requests().insert(&row).await?;
     append_team_event(tx, "request.opened", &row, json!({})).await
@@ -472,17 +431,14 @@ mod tests {
     fn offered(id: AgentRequestId, opened_at: Timestamp) -> RequestRow {
         let owned = Ownership::from_row("operator", String::new());
         let words = (RequestKind::Permission, "touch made".to_owned());
-        let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
         RequestRow {
-            prompt: Some(json!({})),
             options: vec![RequestOption {
                 option_id: "allow".to_owned(),
                 name: "Yes".to_owned(),
                 kind: RequestOptionKind::AllowOnce,
                 text: false,
             }],
-            opened_at,
-            ..new_row(id, "s".to_owned(), owned, words, &kept)
+            ..RequestRow::new(id, None, ("s".to_owned(), owned), words, Some(json!({})), opened_at)
         }
     }
 
@@ -499,10 +455,9 @@ mod tests {
             let owned = Ownership::from_row(owner, String::new());
             let words = (RequestKind::Permission, "touch made".to_owned());
             let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
-            let row = RequestRow {
-                opened_at: services.now(),
-                ..new_row(id.clone(), "s".to_owned(), owned, words, &kept)
-            };
+            let whose = ("s".to_owned(), owned);
+            let kept = Some(json!(kept));
+            let row = RequestRow::new(id.clone(), None, whose, words, kept, services.now());
             assert_eq!(row.session_key, key, "{owner}");
             test.write(job!(|tx| tx.requests().insert(&row).await)).await;
             let read = test.store.requests().get(&id).await.unwrap().unwrap();
