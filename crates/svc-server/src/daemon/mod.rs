@@ -290,6 +290,7 @@ impl ServingDaemon {
         let started = services.log.append_daemon_event("daemon.started", &data);
         tokio::try_join!(started, services.machines.join(daemon))?;
         made.keep();
+        services.prompts.begin().await?;
         let tools = tools::catalogue();
         tools.bound_tool_call(config.sources_tool_call.value.clone());
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);

@@ -19,11 +19,11 @@ use super::{
     allowance::{StartOverrides, check_depth},
     attended::{attended_for, session_of},
     control::AnswerWaiter,
-    start::{conversation_of, full, limited},
+    start::{conversation_of, full},
     state::{choices, listed, may_steer, only_of_backend},
 };
 use crate::boxed;
-use crate::service::{Error, ResourceKind, Result, check, core::Core, tasks, team};
+use crate::service::{Error, ResourceKind, Result, check, tasks, team};
 
 /// Work for an agent, as a caller requests it.
 #[derive(Debug, Clone, Default)]
@@ -365,7 +365,13 @@ async fn insert(
 ) -> Result<DispatchedTask> {
     let core = &agents.core;
     let prompt = new_task.prompt.clone();
-    ensure_requester_peer(tx, core, caller).await?;
+    // The end of the work is sent to the caller's peer. An agent's peer is made when the agent
+    // starts, and an ended agent gets no messages.
+    if let Some(session) = caller.session()
+        && !tx.agents().was_run(session).await?
+    {
+        team::peer_of_speaker(tx, core, caller, session).await?;
+    }
     let created = tasks::make(tx, core, caller, new_task).await?;
     let task = created.task;
     if !created.is_new {
@@ -393,8 +399,11 @@ async fn insert(
         if let Some(why) = full(tx, &instance).await? {
             return Err(Error::LimitReached(why));
         }
-        if let Some(why) = limited(tx, &instance).await? {
-            return Err(Error::NotNow(why));
+        if let Some(key) = tx.agents().limited_in(&instance.name).await? {
+            return Err(Error::NotNow(format!(
+                "instance {}: the vendor refuses {key} for usage, so it would refuse another",
+                instance.name
+            )));
         }
     }
     if let Some(key) = caller.session() {
@@ -500,18 +509,6 @@ pub(super) fn no_live_peer(instance: &str) -> String {
     format!(
         "no live peer: no agent of instance {instance} takes work, and no session of its kind is there"
     )
-}
-
-/// Makes the caller's peer, to which the end of the work is sent. A session has no peer before its
-/// first request.
-async fn ensure_requester_peer(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<()> {
-    // An agent's peer is made when the agent starts. An ended agent gets no messages.
-    if let Some(session) = caller.session()
-        && !tx.agents().was_run(session).await?
-    {
-        team::peer_of_speaker(tx, core, caller, session).await?;
-    }
-    Ok(())
 }
 
 /// Whether the program of an instance is missing and one of its failover instances is callable.

@@ -28,7 +28,7 @@ use super::{
     mailing::deliver_mail,
     state::stream_of,
 };
-use crate::service::{Error, Result, core::lock, process, team};
+use crate::service::{Error, Result, core::lock, process};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -139,8 +139,9 @@ impl AgentFollower {
             let last = batch.last().map_or(head, RawAgentEvent::offset);
             let is_dispatching = lock(&agents.live.dispatching).contains(id);
             if is_due && !is_dispatching && batch.iter().all(is_plain) {
-                // The common case: one statement, which all appends of a commit share.
-                self.append(head, logged(&batch)).await?;
+                // The common case: one statement, which all appends of a commit share. This
+                // follower alone writes to the stream, so its seqs equal the host's offsets.
+                agents.core.store.append(stream_of(id), logged(&batch)).await?;
             } else {
                 taken = self.take(batch).await?;
             }
@@ -166,42 +167,24 @@ impl AgentFollower {
         write.await
     }
 
-    /// Appends events that change only the log. This follower alone writes to the stream, so the
-    /// sequence numbers equal the host's offsets.
-    async fn append(&self, head: i64, events: Vec<NewEvent>) -> Result<()> {
-        let Self { agents, id } = self;
-        let seqs = agents.core.store.append(stream_of(id), events).await?;
-        if seqs.first != head + 1 {
-            tracing::error!(agent = %id, head, first = seqs.first, "a stream and its host number events differently");
-        }
-        Ok(())
-    }
-
     async fn head(&self) -> Result<i64> {
-        let id = self.id.clone();
-        let state = self.agents.core.change(job!(|tx| tx.streams().state(&stream_of(&id)).await));
-        Ok(state.await?.ok_or(StoreError::NoStream)?.head)
+        let view = self.agents.core.store.streams().view(&stream_of(&self.id)).await?;
+        Ok(view.ok_or(StoreError::NoStream)?.head)
     }
 
     async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let store = &self.agents.core.store;
         let taken = store.write(job!(|tx| take_in(tx, &core, &key, events).await)).await?;
-        self.after(&taken).await;
+        self.after(&taken);
         Ok(taken)
     }
 
-    /// Acts on a committed batch: ends deliveries, forgets tokens and notifies the queue.
-    async fn after(&self, taken: &IntakeResult) {
+    /// Acts on a committed batch: forgets tokens and notifies the queue.
+    fn after(&self, taken: &IntakeResult) {
         let Self { agents, id } = self;
-        if let Some(peer) = &taken.has_mail
-            && let Err(error) = team::end_deliveries(&agents.core, peer, team::AGENT_ENDED).await
-        {
-            // The sweep retries.
-            tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
-        }
         agents.access.forget(&taken.revoked);
-        if taken.removed_after.is_some() {
+        if taken.is_removable {
             agents.live.removals.notify_one();
         }
         if taken.has_ended {
@@ -300,11 +283,15 @@ impl AgentFollower {
     pub(super) async fn end_without_host(&self, reason: &str) -> Result<()> {
         let Self { agents, id } = self;
         let head = self.head().await?;
-        if let Ok(DeadSpool::Left(mut lines)) = DeadSpool::open(&agents.settings.folder, id, head)
-            && self.take_lines(&mut lines).await.unwrap_or(false)
-        {
-            remove_files(&agents.settings.folder, id);
-            return Ok(());
+        if let Ok(DeadSpool::Left(mut lines)) = DeadSpool::open(&agents.settings.folder, id, head) {
+            match self.take_lines(&mut lines).await {
+                Ok(true) => {
+                    remove_files(&agents.settings.folder, id);
+                    return Ok(());
+                }
+                Ok(false) | Err(Error::NotNow(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         self.stop_given_up().await;
         end_tree(id).await;
@@ -344,7 +331,7 @@ impl AgentFollower {
             Ok(taken)
         }));
         let taken = write.await?;
-        self.after(&taken).await;
+        self.after(&taken);
         Ok(())
     }
 }

@@ -5,8 +5,7 @@ use base64::Engine as _;
 use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
-    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal, TaskId,
-    Timestamp, TokenId,
+    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerStatus, Principal, Timestamp, TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
@@ -32,12 +31,9 @@ pub(super) struct IntakeResult {
     pub(super) is_spent: bool,
     /// The agent has work that has not ended.
     pub(super) is_dispatching: bool,
-    /// The peer of an ended agent, if it has more deliveries than one write job may end; the caller
-    /// ends the rest.
-    pub(super) has_mail: Option<PeerId>,
     pub(super) revoked: Vec<TokenId>,
-    /// The task of an ended agent of which nothing remains after the end of the task.
-    pub(super) removed_after: Option<TaskId>,
+    /// The agent has ended, and nothing remains of it after the end of its task.
+    pub(super) is_removable: bool,
 }
 
 /// Stores events of a host. Skips those that the log already has.
@@ -433,12 +429,12 @@ pub(super) async fn finish(
     for assigned in work.iter_mut().filter(|it| it.ended_at.is_none()) {
         settle_exit(tx, core, row, assigned).await?;
     }
-    taken.has_mail = assignments::agent_ended(tx, core, row).await?;
+    assignments::agent_ended(tx, core, row).await?;
     if let Some(task) = &row.task_id
         && tx.assignments().of_task(task).await?.is_some_and(|it| it.removes_peer)
     {
         team::remove_agents_peer(tx, row).await?;
-        taken.removed_after = Some(task.clone());
+        taken.is_removable = true;
     }
     row.info.pid = 0;
     row.ended_at = Some(tx.now());

@@ -28,23 +28,16 @@ const HOST_PAUSE: Duration = Duration::from_millis(200);
 /// Waits while an agent is at a usage limit. The vendor would refuse the turn of a message, and the
 /// message would be lost.
 async fn wait_for_end_of_limit(core: &Core, peer: &PeerId) -> Result<()> {
-    if !is_limited(core, peer).await? {
-        return Ok(());
-    }
     // The limit ends with a change of status, which is an event of the team.
     let mut team = core.store.bus().listen(&StreamName::fixed(StreamName::TEAM));
     loop {
         let head = team.last();
-        if !is_limited(core, peer).await? {
+        let own = core.store.peers().get(peer).await?;
+        if !own.is_some_and(|own| own.peer.is_limited()) {
             return Ok(());
         }
         team.wait(head).await;
     }
-}
-
-async fn is_limited(core: &Core, peer: &PeerId) -> Result<bool> {
-    let own = core.store.peers().get(peer).await?;
-    Ok(own.is_some_and(|own| own.peer.is_limited()))
 }
 
 /// Whether an event is the progress of known mail or of a send, and no new mail.

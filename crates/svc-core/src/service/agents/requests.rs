@@ -76,7 +76,9 @@ impl Agents {
         has_scope(caller, APPROVE_SCOPE)?;
         self.may_answer(caller, &request).await?;
         if request.closed_at.is_some() {
-            return Err(closed(&request));
+            let by = request.answer.as_ref().map_or("nobody", |answer| answer.by.as_str());
+            let why = format!("request {} is already answered, by {by}", request.request_id);
+            return Err(Error::Conflict(why));
         }
         self.check_sender(caller, &request, sender).await?;
         if let Some(text) = &answer.text {
@@ -291,9 +293,4 @@ impl Agents {
 fn candidate(request: &RequestRow) -> Candidate {
     let about = format!("{}: {}", request.session_key, request.title);
     Candidate { id: request.request_id.as_str().to_owned(), about }
-}
-
-fn closed(request: &RequestRow) -> Error {
-    let by = request.answer.as_ref().map_or("nobody", |answer| answer.by.as_str());
-    Error::Conflict(format!("request {} is already answered, by {by}", request.request_id))
 }

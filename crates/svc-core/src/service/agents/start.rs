@@ -385,15 +385,6 @@ pub(super) async fn full(tx: &mut WriteTx, instance: &AgentInstance) -> Result<O
     Ok(None)
 }
 
-/// Why an agent that must start at once should not: the vendor currently refuses another agent of
-/// its instance because of a usage limit.
-pub(super) async fn limited(tx: &mut WriteTx, instance: &AgentInstance) -> Result<Option<String>> {
-    let name = &instance.name;
-    Ok(tx.agents().limited_in(name).await?.map(|key| {
-        format!("instance {name}: the vendor refuses {key} for usage, so it would refuse another")
-    }))
-}
-
 /// The vendor's id of an ended agent's conversation, which an agent of `backend` is to continue.
 pub(super) fn conversation_of(
     ended: &AgentRow,

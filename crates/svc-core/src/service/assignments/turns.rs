@@ -220,14 +220,13 @@ pub(in crate::service) async fn mail_refused(
 }
 
 /// Fails the questions to an agent that has ended, and ends the deliveries to it, so that a later
-/// agent of the same name does not get them. Returns the peer if it has more deliveries than one
-/// write job may end: see [`team::end_deliveries`].
+/// agent of the same name does not get them.
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
     agent: &AgentRow,
-) -> Result<Option<PeerId>> {
-    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(None) };
+) -> Result<()> {
+    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(()) };
     let peer = own.peer.peer_id;
     for row in tx.assignments().of_agent(&agent.info.id).await? {
         let Some(id) = &row.message_id else { continue };
@@ -242,8 +241,9 @@ pub(in crate::service) async fn agent_ended(
             reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
         }
     }
-    let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
-    Ok(has_more.then_some(peer))
+    // The sweep of stranded inboxes ends what is left after one job.
+    give_up(tx, &peer, AGENT_ENDED).await?;
+    Ok(())
 }
 
 async fn message_to(

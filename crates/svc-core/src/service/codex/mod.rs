@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use svc_model::{ProcessIdentity, ProcessState, hook::AttendedPrompts};
+use svc_model::{ProcessIdentity, ProcessState};
 use svc_reach::codex::MessagePlace;
 use svc_sys::client_records;
 use tokio::{
@@ -35,27 +35,16 @@ pub struct AppServers {
     core: Core,
     team: Team,
     prompts: Prompts,
-    attended: AttendedPrompts,
     connections: Arc<AppServerConnections>,
 }
 
 impl AppServers {
     pub(super) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
-        Self {
-            core,
-            team,
-            prompts,
-            attended: AttendedPrompts::default(),
-            connections: Arc::default(),
-        }
+        Self { core, team, prompts, connections: Arc::default() }
     }
 
     pub(super) fn connections(&self) -> Arc<AppServerConnections> {
         Arc::clone(&self.connections)
-    }
-
-    pub(super) fn set_policy(&mut self, attended: AttendedPrompts) {
-        self.attended = attended;
     }
 
     /// The processes from which hooks of attended sessions came.

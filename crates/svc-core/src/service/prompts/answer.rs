@@ -42,7 +42,7 @@ impl Prompts {
         let held =
             held.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
         let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
-        if let (AttendedPrompts::Answer, Some(asked)) = (self.attended, asked) {
+        if let (AttendedPrompts::Answer, Some(asked)) = (self.core.attended(), asked) {
             let id = row.request_id;
             let again = self.core.store.write(job!(|tx| {
                 // Read again: a job that found no holder may have removed the options since.
@@ -93,7 +93,15 @@ impl Prompts {
         prompt.output(&answer).map_err(|refused| invalid(&row, refused))?;
         let text = answer.text.clone().or_else(|| answer.answers.as_ref().map(words_of));
         let given = RequestAnswerRow { option_id: answer.option_id.clone(), text, by };
-        self.note_given(&row, given.clone()).await?;
+        // Noted before the client is given it, so that it is known after a restart.
+        let (id, noted) = (row.request_id.clone(), given.clone());
+        let noting = self.core.store.write(job!(|tx| {
+            if tx.requests().set_answering(&id, &noted).await? {
+                return Ok(());
+            }
+            Err(Error::Conflict(format!("request {id} is over, or has an answer already")))
+        }));
+        noting.await?;
         let Some(mut state) = self.give(&row.request_id, answer) else {
             self.withdraw(&row.request_id, true).await?;
             return Err(not_taken(&row));
@@ -108,19 +116,6 @@ impl Prompts {
             self.end(&row.request_id, PromptEnd::Answered).await?;
         }
         self.outcome(&row, &given, end).await
-    }
-
-    /// Notes an answer before the client is given it, so that it is known after a restart.
-    async fn note_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<()> {
-        let id = row.request_id.clone();
-        let job = self.core.store.write(job!(|tx| {
-            if tx.requests().set_answering(&id, &given).await? {
-                return Ok(());
-            }
-            let why = format!("request {id} is over, or has an answer already");
-            Err(Error::Conflict(why))
-        }));
-        job.await
     }
 
     async fn outcome(

@@ -16,10 +16,7 @@ use std::{
     time::Duration,
 };
 
-use svc_model::{
-    AccessLevel, AgentRequestId, Caller,
-    hook::{AnswerRequest, AttendedPrompts},
-};
+use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AnswerRequest};
 use svc_store::RequestRow;
 use tokio::{runtime::Handle, sync::watch};
 
@@ -52,7 +49,6 @@ pub struct Prompts {
     core: Core,
     /// The prompts that a hook or a connection holds.
     held: Arc<Mutex<HashMap<AgentRequestId, watch::Sender<HeldPromptState>>>>,
-    attended: AttendedPrompts,
 }
 
 /// A prompt that a hook or a connection holds. Once this is dropped, nobody can answer the prompt
@@ -103,11 +99,7 @@ impl Drop for HeldPrompt {
 
 impl Prompts {
     pub(super) fn new(core: Core) -> Self {
-        Self { core, held: Arc::default(), attended: AttendedPrompts::default() }
-    }
-
-    pub(super) fn set_attended(&mut self, attended: AttendedPrompts) {
-        self.attended = attended;
+        Self { core, held: Arc::default() }
     }
 
     /// Notes that the hook of a prompt has printed its answer.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
-    AgentRequestId, ClientRecord, Ids, NewEvent, OpenCalls, Ownership, ProcessState, RecordedState,
-    Timestamp, WaitingFor, WaitingKind,
+    AgentRequestId, ClientRecord, Ids, MachineProcess, NewEvent, OpenCalls, Ownership,
+    ProcessState, RecordedState, Timestamp, WaitingFor, WaitingKind,
     agent::{RequestKind, RequestOptionKind},
     hook::{AttendedPrompts, ClientPrompt, HookEvent, HookMoment, HookTiming, HookToolUse},
     is_agent_key, limits,
@@ -265,6 +265,17 @@ impl Prompts {
         job.await
     }
 
+    /// Removes the options from all prompts: no hook holds a prompt when the daemon starts.
+    #[boxed]
+    pub async fn begin(&self) -> Result<()> {
+        for row in self.core.store.requests().open_prompts().await? {
+            if !row.options.is_empty() {
+                self.withdraw(&row.request_id, false).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Closes the prompts whose clients have ended, or whose clients' records show no dialog.
     /// Removes the options from prompts without a holder, and opens prompts for dialogs that only a
     /// record shows.
@@ -273,8 +284,7 @@ impl Prompts {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
             if !row.options.is_empty() && age >= UNHELD && !self.is_held(&row.request_id) {
-                // The hook ended before it learned that it had to hold the prompt, or an earlier
-                // daemon ended.
+                // The hook ended before it learned that it had to hold the prompt.
                 self.withdraw(&row.request_id, false).await?;
             }
             let session = row.session.clone();
@@ -288,19 +298,7 @@ impl Prompts {
                 }
                 continue;
             };
-            let here = self.core.store.machine().machine_id.clone();
-            if process.machine_id != here {
-                continue;
-            }
-            let read = move || {
-                let is_running = process_list::state(&process, &here) == ProcessState::Running;
-                let process = &process.process;
-                let read = || client_records::read(client_records::CLAUDE, process, &session);
-                (is_running, is_running.then(read).flatten())
-            };
-            let Ok((is_running, record)) = tokio::task::spawn_blocking(read).await else {
-                continue;
-            };
+            let Some((is_running, record)) = self.record(process, session).await else { continue };
             let is_shown = record.is_none_or(|record| {
                 let is_newer = record.at >= row.opened_at;
                 // The record shows a later dialog than the one in this row.
@@ -339,10 +337,29 @@ impl Prompts {
         job.await
     }
 
+    /// Whether the process of a session on this machine runs, and its client's record.
+    async fn record(
+        &self,
+        process: MachineProcess,
+        session: String,
+    ) -> Option<(bool, Option<ClientRecord>)> {
+        let here = self.core.store.machine().machine_id.clone();
+        if process.machine_id != here {
+            return None;
+        }
+        let read = move || {
+            let is_running = process_list::state(&process, &here) == ProcessState::Running;
+            let process = &process.process;
+            let read = || client_records::read(client_records::CLAUDE, process, &session);
+            (is_running, is_running.then(read).flatten())
+        };
+        tokio::task::spawn_blocking(read).await.ok()
+    }
+
     /// Opens a prompt for each dialog that a record has shown for [`limits::RECORD_GRACE`] and that
     /// no hook has reported.
     async fn open_dialogs(&self) -> Result<()> {
-        if self.attended == AttendedPrompts::Off {
+        if self.core.attended() == AttendedPrompts::Off {
             return Ok(());
         }
         for row in self.core.store.peers().waiting_in_processes(client_records::CLAUDE).await? {
@@ -350,9 +367,8 @@ impl Prompts {
                 continue;
             };
             let Some(process) = row.process() else { continue };
-            let read =
-                move || client_records::read(client_records::CLAUDE, &process.process, &session);
-            let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
+            let read = self.record(process, session).await;
+            let Some((_, Some(record))) = read else { continue };
             let is_waiting = matches!(record.state, RecordedState::Waiting(_));
             if is_waiting && self.core.now().since(record.at) >= limits::RECORD_GRACE {
                 let ids = self.core.ids.clone();
