@@ -636,7 +636,7 @@ fn a_session_gets_the_work_for_a_name_with_which_several_agents_were_started() {
         start(&d, instance, "ann");
     }
     let work = json!({ "instance": "ann", "prompt": "go" });
-    problem(&d.post("/v1/send_message", &work), 409, "conflict");
+    problem(&d.post("/v1/send_message", &work), 422, "invalid_request");
     let begun = hook_payload("s-1", "SessionStart", "/nowhere/p", &json!({ "source": "startup" }));
     d.home.hook("claude", &begun);
     let named = json!({ "display_name": "ann", "backend": "claude-code", "session_id": "s-1" });

@@ -58,7 +58,7 @@
 //!    (`service/prompts/answer.rs`) as a hook of Claude Code does. An answer becomes the result
 //!    of the app-server's request.
 //! 4. The app-server reports that the request is resolved. The end of the item that the request is
-//!    about shows whose answer counted (`service/codex/open_prompts.rs`).
+//!    about shows whose answer counted (`service/codex/follow.rs`).
 //! 5. After a restart of the daemon, the app-server sends its open requests again, and the daemon
 //!    continues with the same rows.
 //!

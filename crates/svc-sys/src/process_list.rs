@@ -12,6 +12,33 @@ use svc_model::{MachineId, MachineProcess, ProcessIdentity, ProcessState, SHELLS
 
 use crate::machine;
 
+pub const SIGNALS: [(Signal, &str); 18] = [
+    (Signal::HUP, "SIGHUP"),
+    (Signal::INT, "SIGINT"),
+    (Signal::QUIT, "SIGQUIT"),
+    (Signal::ILL, "SIGILL"),
+    (Signal::TRAP, "SIGTRAP"),
+    (Signal::ABORT, "SIGABRT"),
+    (Signal::BUS, "SIGBUS"),
+    (Signal::FPE, "SIGFPE"),
+    (Signal::KILL, "SIGKILL"),
+    (Signal::USR1, "SIGUSR1"),
+    (Signal::SEGV, "SIGSEGV"),
+    (Signal::USR2, "SIGUSR2"),
+    (Signal::PIPE, "SIGPIPE"),
+    (Signal::ALARM, "SIGALRM"),
+    (Signal::TERM, "SIGTERM"),
+    (Signal::XCPU, "SIGXCPU"),
+    (Signal::XFSZ, "SIGXFSZ"),
+    (Signal::SYS, "SIGSYS"),
+];
+
+/// A signal's name, such as `SIGTERM`.
+pub fn signal_name(number: i32) -> Option<&'static str> {
+    let known = SIGNALS.iter().find(|(signal, _)| signal.as_raw() == number);
+    known.map(|(_, name)| *name)
+}
+
 /// A line of `proc_pid_stat(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessEntry {

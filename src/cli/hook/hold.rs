@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use http::{HeaderMap, Method};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use svc_client::{Client, encode};
-use svc_model::hook::{ClaudePrompt, PromptAnswer};
+use svc_model::hook::{AnswerRequest, ClaudePrompt};
 use svc_sys::lines::LineSplitter;
 use svc_wire::mcp_request::McpRequest;
 use tokio::time::timeout;
@@ -63,7 +64,8 @@ async fn follow(context: &Context, request: &str, payload: &Value) -> Result<()>
                 Some("open") => {}
                 Some("over") => return Ok(()),
                 Some("answer") => {
-                    return print_answer(&client, request, &prompt, &word["answer"]).await;
+                    let answer = AnswerRequest::deserialize(&word["answer"])?;
+                    return print_answer(&client, request, &prompt, &answer).await;
                 }
                 _ => bail!("the daemon says something unknown"),
             }
@@ -76,11 +78,10 @@ async fn print_answer(
     client: &Client,
     request: &str,
     prompt: &ClaudePrompt,
-    answer: &Value,
+    answer: &AnswerRequest,
 ) -> Result<()> {
-    let (option_id, text) = (answer["option_id"].as_str(), answer["text"].as_str());
     let output = prompt
-        .output(PromptAnswer { option_id, text, answers: answer["answers"].as_object() })
+        .output(answer)
         .map_err(|refused| anyhow!("the prompt takes no such answer: {refused:?}"))?;
     print_line(std::io::stdout(), &output.to_string())?;
     let path = format!("/v1/prompts/{}/printed", encode(request));

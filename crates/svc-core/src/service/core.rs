@@ -10,7 +10,8 @@ use std::{
 use futures_util::future::BoxFuture;
 use svc_model::{
     BudgetBounds, Clock, Ids, MachineId, MachineProcess, NewEvent, ProcessIdentity, ProcessState,
-    Retention, StreamName, StreamVisibility, Timestamp, conversation::SessionsPolicy, limits,
+    Retention, StreamName, StreamVisibility, Timestamp, conversation::SessionsPolicy,
+    hook::AttendedPrompts, limits,
 };
 use svc_store::{Batch, ListenerRead, Store, StoreError, StreamListener, WriteTx};
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
@@ -35,7 +36,8 @@ pub(super) struct CoreInner {
     pub(super) work: tokio::sync::Notify,
     /// Changes when a hook of Codex reports a new session or a turn.
     pub(super) codex_hooks: tokio::sync::watch::Sender<()>,
-    /// This field and the next two are set once, when the services are composed.
+    /// This field and the next three are set once, when the services are composed.
+    pub(super) attended: OnceLock<AttendedPrompts>,
     pub(super) sessions: OnceLock<SessionsPolicy>,
     pub(super) session_scopes: OnceLock<SessionScopes>,
     pub(super) session_secrets: OnceLock<SessionSecrets>,
@@ -61,10 +63,16 @@ impl Core {
             tuning: *tuning,
             work: tokio::sync::Notify::new(),
             codex_hooks: tokio::sync::watch::Sender::new(()),
+            attended: OnceLock::new(),
             sessions: OnceLock::new(),
             session_scopes: OnceLock::new(),
             session_secrets: OnceLock::new(),
         }))
+    }
+
+    /// What happens with prompts of attended sessions.
+    pub(super) fn attended(&self) -> AttendedPrompts {
+        self.attended.get().copied().unwrap_or_default()
     }
 
     pub(super) fn sessions(&self) -> &SessionsPolicy {

@@ -118,8 +118,7 @@ impl Services {
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
         let services = Arc::make_mut(&mut self.0);
-        services.prompts.set_attended(policy.attended);
-        services.app_servers.set_policy(policy.attended);
+        services.core.attended.set(policy.attended).ok();
         services.hooks.set_policy(policy);
         self
     }

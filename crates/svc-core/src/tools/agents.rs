@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_model::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, NOT_BLANK, TaskId, TaskStatus, limits};
-use svc_store::RequestRow;
+use svc_model::{
+    AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, NOT_BLANK, TaskId, TaskStatus, hook::AnswerRequest,
+    limits,
+};
+use svc_store::{RequestRow, WorkMode};
 use tokio::time::timeout;
 
 use super::{Call, Failure, Tool};
-use crate::service::{
-    agents::{NewDispatch, WantedMode},
-    prompts::{AnswerRequest, PromptOutcome},
-};
+use crate::service::agents::NewDispatch;
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -54,7 +54,7 @@ struct SendMessageArguments {
     /// `spawn-only`: a new agent. `peer-only`: a live one. `peer-prefer`: a live one, else a new
     /// one.
     #[schemars(extend("default" = "spawn-only"))]
-    mode: Option<WantedMode>,
+    mode: Option<WorkMode>,
     /// The vendor's model.
     #[schemars(regex(pattern = NOT_BLANK))]
     model: Option<String>,
@@ -125,7 +125,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     if is_async {
         return Ok(result);
     }
-    let mut wait = dispatched.wait;
+    let wait = dispatched.wait;
     let ids = [task_id.as_str().to_owned()];
     let mut watch = call.services.tasks.watch_tasks(&call.caller, &ids).await?;
     let ended = timeout(call.time_left(limits::TASK_WAIT), watch.next()).await;
@@ -140,7 +140,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     let (content, truncated) = call.services.agents.content_of(&task).await?;
     result.status = Some(task.status);
     if task.is_over() {
-        if let Some(wait) = &mut wait {
+        if let Some(wait) = &wait {
             wait.note_answer();
         }
         let answer = call.services.agents.return_answer(&call.caller, &task_id).await?;
@@ -208,10 +208,8 @@ struct RequestAnswerResult {
 async fn answer(call: Call, input: RequestAnswerArguments) -> Result<RequestAnswerResult, Failure> {
     let agents = &call.services.agents;
     let sender = call.trace.sender;
-    let answered =
+    let request =
         agents.answer_request(&call.caller, None, &input.request_id, input.answer, sender).await?;
-    Ok(match answered {
-        PromptOutcome::Taken(request) => RequestAnswerResult { state: None, request },
-        PromptOutcome::Sent(request) => RequestAnswerResult { state: Some("sent"), request },
-    })
+    let state = request.closed_at.is_none().then_some("sent");
+    Ok(RequestAnswerResult { state, request })
 }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{Clock as _, FrameKind, SystemClock};
-use svc_sys::process_list::signal_group;
+use svc_sys::process_list::{self, signal_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
@@ -82,7 +82,7 @@ impl RunExit {
     }
 
     pub(super) fn from_signal_name(name: &str) -> Option<Self> {
-        let (signal, _) = SIGNALS.iter().find(|(_, known)| *known == name)?;
+        let (signal, _) = process_list::SIGNALS.iter().find(|(_, known)| *known == name)?;
         Some(Self::Signal(signal.as_raw()))
     }
 
@@ -112,31 +112,9 @@ impl fmt::Display for RunExit {
     }
 }
 
-const SIGNALS: [(Signal, &str); 18] = [
-    (Signal::HUP, "SIGHUP"),
-    (Signal::INT, "SIGINT"),
-    (Signal::QUIT, "SIGQUIT"),
-    (Signal::ILL, "SIGILL"),
-    (Signal::TRAP, "SIGTRAP"),
-    (Signal::ABORT, "SIGABRT"),
-    (Signal::BUS, "SIGBUS"),
-    (Signal::FPE, "SIGFPE"),
-    (Signal::KILL, "SIGKILL"),
-    (Signal::USR1, "SIGUSR1"),
-    (Signal::SEGV, "SIGSEGV"),
-    (Signal::USR2, "SIGUSR2"),
-    (Signal::PIPE, "SIGPIPE"),
-    (Signal::ALARM, "SIGALRM"),
-    (Signal::TERM, "SIGTERM"),
-    (Signal::XCPU, "SIGXCPU"),
-    (Signal::XFSZ, "SIGXFSZ"),
-    (Signal::SYS, "SIGSYS"),
-];
-
 /// A signal's name, such as `SIGTERM`.
 pub(super) fn signal_name(number: i32) -> String {
-    let known = SIGNALS.iter().find(|(signal, _)| signal.as_raw() == number);
-    known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
+    process_list::signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }
 
 /// SIGINT, SIGTERM and SIGHUP that this process receives.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::prompt::{
-    PromptAnswer, RefusedAnswer, answers_to_all, choices, labels, list, one_line, option, text,
+    AnswerRequest, RefusedAnswer, answers_to_all, choices, labels, list, one_line, option, text,
 };
 use crate::{
     agent::{RequestKind, RequestOption, RequestOptionKind},
@@ -224,7 +224,7 @@ impl CodexPrompt {
         list(&self.params["questions"])
     }
 
-    pub fn output(&self, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
+    pub fn output(&self, answer: &AnswerRequest) -> Result<Value, RefusedAnswer> {
         if self.method == CodexRequest::Question {
             return Ok(json!({ "answers": self.answers(answer)? }));
         }
@@ -235,7 +235,7 @@ impl CodexPrompt {
         if answer.text.is_some() {
             return Err(RefusedAnswer::Text);
         }
-        let id = answer.option_id.ok_or(RefusedAnswer::Option)?;
+        let id = answer.option_id.as_deref().ok_or(RefusedAnswer::Option)?;
         if !self.options().iter().any(|option| option.option_id == id) {
             return Err(RefusedAnswer::Option);
         }
@@ -250,11 +250,11 @@ impl CodexPrompt {
     }
 
     /// The answers to all questions by their ids: a list of texts for each.
-    fn answers(&self, answer: PromptAnswer<'_>) -> Result<Map<String, Value>, RefusedAnswer> {
+    fn answers(&self, answer: &AnswerRequest) -> Result<Map<String, Value>, RefusedAnswer> {
         let given = |texts: Vec<String>| json!({ "answers": texts });
         let id = |question: &Value| question["id"].as_str().unwrap_or_default().to_owned();
         let questions = self.questions();
-        if let Some(all) = answer.answers {
+        if let Some(all) = &answer.answers {
             let asked: Option<Vec<_>> =
                 questions.iter().map(|it| it["question"].as_str()).collect();
             let words = answers_to_all(all, &asked.ok_or(RefusedAnswer::Answers)?)?;
@@ -289,8 +289,8 @@ mod tests {
         CodexPrompt::read(method, params, true).unwrap()
     }
 
-    fn chosen(id: &str) -> PromptAnswer<'_> {
-        PromptAnswer { option_id: Some(id), ..PromptAnswer::default() }
+    fn chosen(id: &str) -> AnswerRequest {
+        AnswerRequest { option_id: Some(id.to_owned()), ..AnswerRequest::default() }
     }
 
     fn ids(prompt: &CodexPrompt) -> Vec<String> {
@@ -309,18 +309,18 @@ mod tests {
         );
         assert_eq!(ids(&prompt), [ACCEPT, "acceptWithExecpolicyAmendment_2", DECLINE]);
         assert!(prompt.options()[1].name.ends_with("commands that start with \"touch made\""));
-        assert_eq!(prompt.output(chosen(ACCEPT)), Ok(json!({ "decision": "accept" })));
+        assert_eq!(prompt.output(&chosen(ACCEPT)), Ok(json!({ "decision": "accept" })));
         let rule = json!({ "decision": command()["availableDecisions"][1] });
-        assert_eq!(prompt.output(chosen("acceptWithExecpolicyAmendment_2")), Ok(rule));
-        assert_eq!(prompt.output(chosen(DECLINE)), Ok(json!({ "decision": "decline" })));
-        assert_eq!(prompt.output(chosen(CANCEL)), Err(RefusedAnswer::Option));
-        let words = PromptAnswer { text: Some("use make"), ..chosen(DECLINE) };
-        assert_eq!(prompt.output(words), Err(RefusedAnswer::Text));
+        assert_eq!(prompt.output(&chosen("acceptWithExecpolicyAmendment_2")), Ok(rule));
+        assert_eq!(prompt.output(&chosen(DECLINE)), Ok(json!({ "decision": "decline" })));
+        assert_eq!(prompt.output(&chosen(CANCEL)), Err(RefusedAnswer::Option));
+        let words = AnswerRequest { text: Some("use make".to_owned()), ..chosen(DECLINE) };
+        assert_eq!(prompt.output(&words), Err(RefusedAnswer::Text));
         // For this version, nobody has tried an option that it does not offer.
         let prompt = CodexPrompt::read(method, &command(), false).unwrap();
         let deny = prompt.options().pop().unwrap();
         assert_eq!((deny.option_id.as_str(), deny.name.as_str()), (CANCEL, "No, and end the turn"));
-        assert_eq!(prompt.output(chosen(CANCEL)), Ok(json!({ "decision": "cancel" })));
+        assert_eq!(prompt.output(&chosen(CANCEL)), Ok(json!({ "decision": "cancel" })));
     }
 
     #[test]
@@ -350,20 +350,21 @@ mod tests {
             (RequestKind::Question, "Which colour?".to_owned())
         );
         let blue = json!({ "answers": { "colour": { "answers": ["Blue"] } } });
-        assert_eq!(prompt.output(chosen("choice_2")), Ok(blue.clone()));
-        let text = PromptAnswer { text: Some("Blue"), ..PromptAnswer::default() };
-        assert_eq!(prompt.output(text), Ok(blue));
-        assert_eq!(prompt.output(chosen("choice_3")), Err(RefusedAnswer::Option));
+        assert_eq!(prompt.output(&chosen("choice_2")), Ok(blue.clone()));
+        let text = AnswerRequest { text: Some("Blue".to_owned()), ..AnswerRequest::default() };
+        assert_eq!(prompt.output(&text), Ok(blue));
+        assert_eq!(prompt.output(&chosen("choice_3")), Err(RefusedAnswer::Option));
         let size = json!({ "id": "size", "question": "Which size?", "options": null });
         let params = json!({ "itemId": "call_1", "questions": [colour, size] });
         let prompt = read("item/tool/requestUserInput", &params);
         assert_eq!(ids(&prompt), Vec::<String>::new());
-        assert_eq!(prompt.output(text), Err(RefusedAnswer::Answers));
+        assert_eq!(prompt.output(&text), Err(RefusedAnswer::Answers));
         let all = json!({ "Which colour?": "Blue", "Which size?": ["S", "M"] });
-        let answer = PromptAnswer { answers: all.as_object(), ..PromptAnswer::default() };
+        let answer =
+            AnswerRequest { answers: all.as_object().cloned(), ..AnswerRequest::default() };
         let expected = json!({ "answers": {
             "colour": { "answers": ["Blue"] }, "size": { "answers": ["S", "M"] } } });
-        assert_eq!(prompt.output(answer), Ok(expected));
+        assert_eq!(prompt.output(&answer), Ok(expected));
     }
 
     #[test]
@@ -377,8 +378,8 @@ mod tests {
         assert_eq!(prompt.kind(), RequestKind::Permission);
         assert_eq!(prompt.tool()["input"]["arguments"], json!({ "text": "x" }));
         let accepted = json!({ "action": "accept", "content": {} });
-        assert_eq!(prompt.output(chosen(ACCEPT)), Ok(accepted));
-        assert_eq!(prompt.output(chosen(DECLINE)), Ok(json!({ "action": "decline" })));
+        assert_eq!(prompt.output(&chosen(ACCEPT)), Ok(accepted));
+        assert_eq!(prompt.output(&chosen(DECLINE)), Ok(json!({ "action": "decline" })));
         let form = json!({ "serverName": "bus", "message": "Who?",
             "requestedSchema": { "properties": { "name": { "type": "string" } } } });
         assert_eq!(ids(&read(method, &form)), [DECLINE]);

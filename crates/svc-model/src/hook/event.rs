@@ -7,7 +7,7 @@ use svc_outcome::RunVerdict;
 
 use super::{
     CodexPrompt,
-    prompt::{ClaudePrompt, OpencodePrompt, PromptAnswer, RefusedAnswer},
+    prompt::{AnswerRequest, ClaudePrompt, OpencodePrompt, RefusedAnswer},
 };
 use crate::{
     PeerStatus, Timestamp, WaitingFor, WaitingKind,
@@ -320,7 +320,7 @@ impl ClientPrompt {
 
     /// What the client takes for this answer: what the hook prints, the result of the app-server's
     /// request, or what the plugin posts. Fails if the prompt takes no such answer.
-    pub fn output(&self, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
+    pub fn output(&self, answer: &AnswerRequest) -> Result<Value, RefusedAnswer> {
         of_each!(self, prompt => prompt.output(answer))
     }
 

@@ -30,7 +30,7 @@ pub use event::{
     HookToolUse, PromptReply, UsageLimit,
 };
 pub use payload::{MissingField, read, session_of};
-pub use prompt::{ClaudePrompt, OpencodePrompt, PromptAnswer, RefusedAnswer, one_line};
+pub use prompt::{AnswerRequest, ClaudePrompt, OpencodePrompt, RefusedAnswer, one_line};
 pub use reply::{
     EarlierRun, HELD_REQUEST, HookReply, MailDigest, RunNote, UnexpectedOutput,
     abandoned_record_note, checked_output, headline, headlines, is_evidence, own_record_note,

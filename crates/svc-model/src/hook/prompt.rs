@@ -3,10 +3,12 @@
 //!
 //! The client shows its dialog while the hook waits, and the first answer counts.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    NOT_BLANK,
     agent::{RequestKind, RequestOption, RequestOptionKind},
     json_is_deeper, limits,
 };
@@ -19,13 +21,23 @@ const TELLING: [&str; 9] =
 /// Prefix of the ids of a question's options, before the number of the label.
 const CHOICE: &str = "choice_";
 
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PromptAnswer<'a> {
-    pub option_id: Option<&'a str>,
-    /// The reason of a denial, or the answer to a single question.
-    pub text: Option<&'a str>,
-    /// Answers by question, each a text or a list of texts.
-    pub answers: Option<&'a Map<String, Value>>,
+/// An answer to a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AnswerRequest {
+    /// The chosen option.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = NOT_BLANK))]
+    pub option_id: Option<String>,
+    /// The answer to a question, as text.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Answers by question, each a text or a list of texts: of a request with several questions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answers: Option<Map<String, Value>>,
+    /// That an option which holds from now on is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +51,13 @@ pub enum RefusedAnswer {
     Empty(String),
 }
 
-impl<'a> PromptAnswer<'a> {
+impl AnswerRequest {
     /// The answer to a single question with these labels: the text, or the label of the option.
-    pub(super) fn to_one_question(self, labels: &[&'a str]) -> Result<&'a str, RefusedAnswer> {
-        match (self.option_id, self.text) {
+    pub(super) fn to_one_question<'a>(
+        &'a self,
+        labels: &[&'a str],
+    ) -> Result<&'a str, RefusedAnswer> {
+        match (self.option_id.as_deref(), self.text.as_deref()) {
             (None, Some(text)) => Ok(text),
             (None, None) => Err(RefusedAnswer::Option),
             (Some(_), Some(_)) => Err(RefusedAnswer::Text),
@@ -194,7 +209,7 @@ impl ClaudePrompt {
         once.chain(always).chain([deny("No")]).collect()
     }
 
-    pub fn output(&self, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
+    pub fn output(&self, answer: &AnswerRequest) -> Result<Value, RefusedAnswer> {
         let decision = self.decision(answer)?;
         Ok(json!({ "hookSpecificOutput": {
             "hookEventName": "PermissionRequest",
@@ -202,10 +217,10 @@ impl ClaudePrompt {
         } }))
     }
 
-    fn decision(&self, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
-        let id = answer.option_id;
+    fn decision(&self, answer: &AnswerRequest) -> Result<Value, RefusedAnswer> {
+        let id = answer.option_id.as_deref();
         if id == Some(DENY) {
-            let message = answer.text.unwrap_or("Permission denied");
+            let message = answer.text.as_deref().unwrap_or("Permission denied");
             return Ok(json!({ "behavior": "deny", "message": message }));
         }
         if self.is_question() {
@@ -235,10 +250,10 @@ impl ClaudePrompt {
         change_in_words(suggestion).map(|_| suggestion)
     }
 
-    fn answers(&self, answer: PromptAnswer<'_>) -> Result<Map<String, Value>, RefusedAnswer> {
+    fn answers(&self, answer: &AnswerRequest) -> Result<Map<String, Value>, RefusedAnswer> {
         let asked: Vec<&str> =
             self.questions().iter().filter_map(|asked| asked["question"].as_str()).collect();
-        if let Some(answers) = answer.answers {
+        if let Some(answers) = &answer.answers {
             return answers_to_all(answers, &asked).map(|_| answers.clone());
         }
         let [question] = asked[..] else { return Err(RefusedAnswer::Answers) };
@@ -356,13 +371,13 @@ impl OpencodePrompt {
 
     /// What the plugin posts to the client's server: `{reply, message?}`, `{answers}`, or
     /// `{reject: true}` for a question.
-    pub fn output(&self, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
-        let id = answer.option_id;
+    pub fn output(&self, answer: &AnswerRequest) -> Result<Value, RefusedAnswer> {
+        let id = answer.option_id.as_deref();
         if self.kind() == RequestKind::Permission {
             if answer.answers.is_some() {
                 return Err(RefusedAnswer::Answers);
             }
-            return match (id, answer.text) {
+            return match (id, answer.text.as_deref()) {
                 (Some(REJECT), Some(text)) => Ok(json!({ "reply": REJECT, "message": text })),
                 (Some(reply @ (ONCE | REJECT)), None) => Ok(json!({ "reply": reply })),
                 (Some(ALWAYS), None) if !self.always.is_empty() => Ok(json!({ "reply": ALWAYS })),
@@ -377,8 +392,8 @@ impl OpencodePrompt {
     }
 
     /// The answers to all questions, in their order: a list of texts for each.
-    fn answers(&self, answer: PromptAnswer<'_>) -> Result<Vec<Vec<String>>, RefusedAnswer> {
-        if let Some(given) = answer.answers {
+    fn answers(&self, answer: &AnswerRequest) -> Result<Vec<Vec<String>>, RefusedAnswer> {
+        if let Some(given) = &answer.answers {
             let asked: Vec<_> =
                 self.questions.iter().filter_map(|it| it["question"].as_str()).collect();
             return answers_to_all(given, &asked);
@@ -421,14 +436,14 @@ mod tests {
         .unwrap()
     }
 
-    fn decision(prompt: &ClaudePrompt, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
+    fn decision(prompt: &ClaudePrompt, answer: &AnswerRequest) -> Result<Value, RefusedAnswer> {
         let output = prompt.output(answer)?;
         assert_eq!(output["hookSpecificOutput"]["hookEventName"], "PermissionRequest");
         Ok(output["hookSpecificOutput"]["decision"].clone())
     }
 
-    fn chosen(id: &str) -> PromptAnswer<'_> {
-        PromptAnswer { option_id: Some(id), ..PromptAnswer::default() }
+    fn chosen(id: &str) -> AnswerRequest {
+        AnswerRequest { option_id: Some(id.to_owned()), ..AnswerRequest::default() }
     }
 
     #[test]
@@ -460,41 +475,44 @@ mod tests {
     #[test]
     fn answers_have_the_form_that_the_client_takes() {
         let prompt = bash();
-        assert_eq!(decision(&prompt, chosen("allow")), Ok(json!({ "behavior": "allow" })));
-        let always = decision(&prompt, chosen("always_1")).unwrap();
+        assert_eq!(decision(&prompt, &chosen("allow")), Ok(json!({ "behavior": "allow" })));
+        let always = decision(&prompt, &chosen("always_1")).unwrap();
         assert_eq!(always["updatedPermissions"][0]["rules"][0]["ruleContent"], "touch:*");
-        let deny = PromptAnswer { text: Some("use make"), ..chosen("deny") };
+        let deny = AnswerRequest { text: Some("use make".to_owned()), ..chosen("deny") };
         let expected = json!({ "behavior": "deny", "message": "use make" });
-        assert_eq!(decision(&prompt, deny), Ok(expected));
+        assert_eq!(decision(&prompt, &deny), Ok(expected));
         let plan =
             ClaudePrompt::read(&json!({ "tool_name": "ExitPlanMode", "tool_input": {} })).unwrap();
         let expected = json!({ "behavior": "allow", "updatedInput": {} });
-        assert_eq!(decision(&plan, chosen("allow")), Ok(expected));
+        assert_eq!(decision(&plan, &chosen("allow")), Ok(expected));
     }
 
     #[test]
     fn questions_are_answered_whole() {
         let prompt = question(false, None);
         assert_eq!(prompt.kind(), RequestKind::Question);
-        let text = PromptAnswer { text: Some("Green"), ..PromptAnswer::default() };
-        for (answer, expected) in [(chosen("choice_2"), "Blue"), (text, "Green")] {
-            let decision = decision(&prompt, answer).unwrap();
+        let text = AnswerRequest { text: Some("Green".to_owned()), ..AnswerRequest::default() };
+        for (answer, expected) in [(chosen("choice_2"), "Blue"), (text.clone(), "Green")] {
+            let decision = decision(&prompt, &answer).unwrap();
             assert_eq!(decision["updatedInput"]["answers"]["Which colour?"], expected);
             assert!(decision["updatedInput"]["questions"].is_array());
         }
         let several = question(true, Some(json!({ "question": "Which size?" })));
         let all = json!({ "Which colour?": ["Red", "Blue"], "Which size?": "XL" });
-        let answers = PromptAnswer { answers: all.as_object(), ..PromptAnswer::default() };
-        assert_eq!(decision(&several, answers).unwrap()["updatedInput"]["answers"], all);
+        let answers =
+            AnswerRequest { answers: all.as_object().cloned(), ..AnswerRequest::default() };
+        assert_eq!(decision(&several, &answers).unwrap()["updatedInput"]["answers"], all);
         let part = json!({ "Which colour?": "Red" });
-        let answers = PromptAnswer { answers: part.as_object(), ..PromptAnswer::default() };
-        assert_eq!(decision(&several, answers), Err(RefusedAnswer::Answers));
-        assert_eq!(decision(&several, text), Err(RefusedAnswer::Answers));
+        let answers =
+            AnswerRequest { answers: part.as_object().cloned(), ..AnswerRequest::default() };
+        assert_eq!(decision(&several, &answers), Err(RefusedAnswer::Answers));
+        assert_eq!(decision(&several, &text), Err(RefusedAnswer::Answers));
         for nothing in [json!([]), json!(""), json!([" "])] {
             let all = json!({ "Which colour?": "Red", "Which size?": nothing });
-            let answers = PromptAnswer { answers: all.as_object(), ..PromptAnswer::default() };
+            let answers =
+                AnswerRequest { answers: all.as_object().cloned(), ..AnswerRequest::default() };
             let refused = RefusedAnswer::Empty("Which size?".to_owned());
-            assert_eq!(decision(&several, answers), Err(refused), "{all}");
+            assert_eq!(decision(&several, &answers), Err(refused), "{all}");
         }
     }
 
@@ -502,13 +520,13 @@ mod tests {
     fn answers_that_the_client_would_not_take_are_refused() {
         let prompt = bash();
         for id in ["always_4", "always_0", "always_5", "choice_1", "x"] {
-            assert_eq!(decision(&prompt, chosen(id)), Err(RefusedAnswer::Option), "{id}");
+            assert_eq!(decision(&prompt, &chosen(id)), Err(RefusedAnswer::Option), "{id}");
         }
-        let text = PromptAnswer { text: Some("x"), ..chosen("allow") };
-        assert_eq!(decision(&prompt, text), Err(RefusedAnswer::Text));
-        assert_eq!(decision(&prompt, PromptAnswer::default()), Err(RefusedAnswer::Option));
+        let text = AnswerRequest { text: Some("x".to_owned()), ..chosen("allow") };
+        assert_eq!(decision(&prompt, &text), Err(RefusedAnswer::Text));
+        assert_eq!(decision(&prompt, &AnswerRequest::default()), Err(RefusedAnswer::Option));
         assert_eq!(
-            decision(&question(false, None), chosen("choice_3")),
+            decision(&question(false, None), &chosen("choice_3")),
             Err(RefusedAnswer::Option)
         );
         assert_eq!(ClaudePrompt::read(&json!({ "tool_name": " " })), None);
@@ -542,27 +560,28 @@ mod tests {
         );
         let names: Vec<_> = prompt.options().into_iter().map(|option| option.name).collect();
         assert_eq!(names, ["Yes", "Yes, and always allow touch *", "No"]);
-        assert_eq!(prompt.output(chosen(ONCE)), Ok(json!({ "reply": "once" })));
-        assert_eq!(prompt.output(chosen(ALWAYS)), Ok(json!({ "reply": "always" })));
-        let deny = PromptAnswer { text: Some("use make"), ..chosen(REJECT) };
+        assert_eq!(prompt.output(&chosen(ONCE)), Ok(json!({ "reply": "once" })));
+        assert_eq!(prompt.output(&chosen(ALWAYS)), Ok(json!({ "reply": "always" })));
+        let deny = AnswerRequest { text: Some("use make".to_owned()), ..chosen(REJECT) };
         let expected = json!({ "reply": "reject", "message": "use make" });
-        assert_eq!(prompt.output(deny), Ok(expected));
-        let text = PromptAnswer { text: Some("x"), ..chosen(ONCE) };
-        assert_eq!(prompt.output(text), Err(RefusedAnswer::Text));
-        assert_eq!(prompt.output(chosen("allow")), Err(RefusedAnswer::Option));
+        assert_eq!(prompt.output(&deny), Ok(expected));
+        let text = AnswerRequest { text: Some("x".to_owned()), ..chosen(ONCE) };
+        assert_eq!(prompt.output(&text), Err(RefusedAnswer::Text));
+        assert_eq!(prompt.output(&chosen("allow")), Err(RefusedAnswer::Option));
     }
 
     #[test]
     fn a_question_is_answered_with_a_list_for_each() {
         let prompt = opencode_question();
-        assert_eq!(prompt.output(chosen("choice_2")), Ok(json!({ "answers": [["Blue"]] })));
-        let text = PromptAnswer { text: Some("Green"), ..PromptAnswer::default() };
-        assert_eq!(prompt.output(text), Ok(json!({ "answers": [["Green"]] })));
-        assert_eq!(prompt.output(chosen(REJECT)), Ok(json!({ "reject": true })));
-        assert_eq!(prompt.output(chosen("choice_3")), Err(RefusedAnswer::Option));
+        assert_eq!(prompt.output(&chosen("choice_2")), Ok(json!({ "answers": [["Blue"]] })));
+        let text = AnswerRequest { text: Some("Green".to_owned()), ..AnswerRequest::default() };
+        assert_eq!(prompt.output(&text), Ok(json!({ "answers": [["Green"]] })));
+        assert_eq!(prompt.output(&chosen(REJECT)), Ok(json!({ "reject": true })));
+        assert_eq!(prompt.output(&chosen("choice_3")), Err(RefusedAnswer::Option));
         let all = json!({ "Which colour?": ["Red", "Blue"] });
-        let answers = PromptAnswer { answers: all.as_object(), ..PromptAnswer::default() };
-        assert_eq!(prompt.output(answers), Ok(json!({ "answers": [["Red", "Blue"]] })));
+        let answers =
+            AnswerRequest { answers: all.as_object().cloned(), ..AnswerRequest::default() };
+        assert_eq!(prompt.output(&answers), Ok(json!({ "answers": [["Red", "Blue"]] })));
         assert_eq!(OpencodePrompt::read(&json!({ "id": "x" })), None);
     }
 }

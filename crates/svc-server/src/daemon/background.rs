@@ -146,8 +146,7 @@ pub(super) fn start_sweeps(
     lifecycle.run("client records", read_client_records(services.clone()));
     lifecycle.run("hand-overs", services.handovers.clone().run());
     lifecycle.run("agents", services.agents.clone().run());
-    let registry = Arc::new(services.hooks.clone());
-    lifecycle.run("app-servers", services.app_servers.clone().run(registry));
+    lifecycle.run("app-servers", services.app_servers.clone().run(services.hooks.clone()));
     let (tuning, often, seldom) = (services.tuning(), limits::PID_CHECK, limits::MCP_SWEEP);
     let sweep = |name, pause, work: Sweep, fault| {
         lifecycle.run(name, repeat(services.clone(), pause, work, fault));

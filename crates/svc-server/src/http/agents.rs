@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use svc_core::service::{
     Error, Page,
-    agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
+    agents::{AgentView, NewAgent, NewDispatch, SendToAgent},
     handovers::{PluginHold, PluginReport},
     log::StreamFollower,
     process::RequestSender,
-    prompts::{AnswerRequest, HeldPrompt, HeldPromptState, OPEN_PROMPT_INTERVAL, PromptOutcome},
+    prompts::{HeldPrompt, HeldPromptState, OPEN_PROMPT_INTERVAL},
 };
 use svc_model::{
     AgentFilter, Caller, Event, InstanceStatus, InstanceView, MessageId, RequestFilter, StreamName,
-    TaskId,
+    TaskId, hook::AnswerRequest,
 };
-use svc_store::RequestRow;
+use svc_store::{RequestRow, WorkMode};
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -145,11 +145,11 @@ async fn answer_request(
 ) -> StatusResult<AnsweredRequest> {
     let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
     let agents = &app.services.agents;
-    let (status, state, request) =
-        match agents.answer_request(caller, agent, request, answer, sender).await? {
-            PromptOutcome::Taken(request) => (StatusCode::OK, None, request),
-            PromptOutcome::Sent(request) => (StatusCode::ACCEPTED, Some("sent"), request),
-        };
+    let request = agents.answer_request(caller, agent, request, answer, sender).await?;
+    let (status, state) = match request.closed_at {
+        Some(_) => (StatusCode::OK, None),
+        None => (StatusCode::ACCEPTED, Some("sent")),
+    };
     Ok((status, Json(AnsweredRequest { state, request })))
 }
 
@@ -308,7 +308,7 @@ struct SendMessageOptions {
     #[serde(default, rename = "async")]
     is_async: bool,
     /// Which agents may take it.
-    mode: Option<WantedMode>,
+    mode: Option<WorkMode>,
     /// An ended conversation to go on with.
     #[serde(alias = "session_id")]
     session: Option<String>,

@@ -200,7 +200,7 @@ impl AgentWrites<'_> {
         rows_of(agents!(select_all, self.tx,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state not in ('stopping', 'limited')
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
-            order by a.state <> 'idle', a.started_at, a.agent_id limit 50";
+            order by a.state <> 'idle', a.started_at, a.agent_id limit 500";
             instance, session, project, self.tx.machine))
     }
 

@@ -12,8 +12,8 @@ use crate::{
     columns::to_json,
     read_query::read_page,
     statement::{
-        all_changed, change, direct_row, pool_all, pool_find_value, pool_one, pool_page,
-        pool_values, read_one, select_all, select_fields, select_one, select_value, select_values,
+        all_changed, change, direct_row, pool_all, pool_find_value, pool_page, pool_values,
+        read_one, select_all, select_fields, select_one, select_value, select_values,
     },
 };
 
@@ -434,14 +434,6 @@ impl MessageReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(read_one, self.store, "where message_id = ?"; id).map(Message::from))
-    }
-
-    /// The first answer of a peer to a message, or the notice that there is none.
-    #[boxed]
-    pub async fn answer_to(&self, question: &MessageId, from: &PeerId) -> Result<Option<Message>> {
-        Ok(messages!(pool_one, self.store,
-            "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1";
-            question, from).map(Message::from))
     }
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had

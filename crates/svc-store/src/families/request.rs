@@ -56,25 +56,15 @@ impl TryFrom<RawRequest> for RequestRow {
             runner: Some(Principal::Session(raw.session_key.as_str().into())),
             ..Ownership::from_row(&raw.created_by, raw.project)
         };
-        let session_key = match raw.agent_id {
-            Some(_) => raw.session_key.clone(),
-            None => Self::key_of_attended(&owned, &raw.session_key, prompt.as_ref()),
-        };
+        let id = AgentRequestId::from(raw.request_id);
+        let agent = raw.agent_id.map(AgentId::from);
+        let words = (raw.kind, raw.title);
+        let tool = json(&raw.tool)?;
         Ok(Self {
-            owned,
-            tool: json(&raw.tool)?,
-            prompt,
+            tool,
             answering,
-            request_id: AgentRequestId::from(raw.request_id),
-            agent_id: raw.agent_id.map(AgentId::from),
-            session_key,
-            session: raw.session_key,
-            peer_id: None,
-            kind: raw.kind,
-            title: raw.title,
             cwd: raw.cwd,
             options,
-            opened_at: raw.opened_at,
             deadline: raw.deadline,
             closed_at: raw.closed_at,
             answer: raw.answered_by.map(|by| RequestAnswerRow {
@@ -82,6 +72,7 @@ impl TryFrom<RawRequest> for RequestRow {
                 text,
                 by,
             }),
+            ..Self::new(id, agent, (raw.session_key, owned), words, prompt, raw.opened_at)
         })
     }
 }
@@ -254,15 +245,6 @@ impl RequestReads<'_> {
             order by r.opened_at desc, r.request_id desc limit ?7";
             reader.key(), reader.project(), reader.owner(), open, at, id, limit);
         read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
-    }
-
-    /// Open requests whose deadline is past, of agents on this machine.
-    #[boxed]
-    pub async fn due(&self, now: Timestamp) -> Result<Vec<RequestRow>> {
-        rows_of(requests!(pool_all, self.store,
-            "where r.closed_at is null and r.deadline <= ?
-                and r.agent_id in (select agent_id from agent where machine_id = ?)
-            order by r.deadline limit 500"; now, self.store.machine_id()))
     }
 
     /// Open requests of attended sessions, the oldest first.

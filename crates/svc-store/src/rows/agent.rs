@@ -91,9 +91,43 @@ pub struct RequestRow {
 }
 
 impl RequestRow {
+    /// An open request without options of `agent`, or of an attended session.
+    pub fn new(
+        request_id: AgentRequestId,
+        agent_id: Option<AgentId>,
+        (session, owned): (String, Ownership),
+        (kind, title): (RequestKind, String),
+        prompt: Option<Value>,
+        opened_at: Timestamp,
+    ) -> Self {
+        let session_key = match agent_id {
+            Some(_) => session.clone(),
+            None => Self::key_of_attended(&owned, &session, prompt.as_ref()),
+        };
+        Self {
+            request_id,
+            agent_id,
+            session_key,
+            session,
+            peer_id: None,
+            owned,
+            kind,
+            title,
+            cwd: None,
+            tool: None,
+            prompt,
+            options: Vec::new(),
+            opened_at,
+            deadline: None,
+            answering: None,
+            closed_at: None,
+            answer: None,
+        }
+    }
+
     /// The key of an attended session: that of its owner's token if it has the form of an agent's
     /// key, else by the form in which its prompt is kept.
-    pub fn key_of_attended(owned: &Ownership, session: &str, prompt: Option<&Value>) -> String {
+    fn key_of_attended(owned: &Ownership, session: &str, prompt: Option<&Value>) -> String {
         if let Some(Principal::Session(key)) = &owned.owner
             && is_agent_key(key)
         {
@@ -168,16 +202,21 @@ impl AssignmentState {
     }
 }
 
-/// Which agents may take a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which agents may take a dispatch.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkMode {
+    /// A new agent for this task, ended after it.
     #[default]
     SpawnOnly,
-    /// Only an agent that lives.
+    /// A live agent.
     PeerOnly,
-    /// A live one if there is one, else a new one.
+    /// A live agent if there is one, else a new one.
     PeerPrefer,
+    /// Refused: agents run in hosts, and not in terminals.
+    AutoTmux,
 }
 
 /// What a task requires of its agent.
@@ -203,6 +242,13 @@ pub struct WorkRequirements {
     /// Instances to try after the present one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failover: Vec<String>,
+}
+
+impl WorkRequirements {
+    /// Whether a live participant was named.
+    pub const fn names_participant(&self) -> bool {
+        self.agent_id.is_some() || self.peer_id.is_some()
+    }
 }
 
 /// Sender or receiver of a text.

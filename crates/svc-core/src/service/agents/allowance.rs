@@ -27,14 +27,6 @@ pub(super) struct StartOverrides<'a> {
     pub(super) own_cwd: Option<&'a str>,
 }
 
-#[derive(Debug)]
-pub(super) struct StartFolder {
-    /// The folder. If a session chose it, its links are resolved.
-    pub(super) path: String,
-    /// Whether the request chose the folder.
-    pub(super) is_chosen: bool,
-}
-
 /// Checks that the caller may start another agent: agents start agents at most
 /// [`limits::SPAWN_DEPTH`] deep.
 ///
@@ -62,8 +54,9 @@ pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<()> {
 }
 
 impl StartOverrides<'_> {
-    /// The working folder of the agent, if the caller may set all that the request sets. It is the
-    /// requested folder, that of the instance's configuration, or that of the caller.
+    /// The working folder of the agent, if the caller may set all that the request sets, and whether
+    /// the request chose the folder. It is the requested folder, that of the instance's
+    /// configuration, or that of the caller. If a session chose it, its links are resolved.
     ///
     /// # Errors
     /// [`Error::Invalid`] for settings that no request may choose, and [`Error::Forbidden`] for
@@ -73,7 +66,7 @@ impl StartOverrides<'_> {
         settings: &AgentSettings,
         caller: &Caller,
         instance: &AgentInstance,
-    ) -> Result<StartFolder> {
+    ) -> Result<(String, bool)> {
         let named = self.cwd.filter(|cwd| !cwd.trim().is_empty()).map(str::to_owned);
         let of_entry = instance.cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
         let is_chosen = named.is_some() || of_entry.is_none() && self.default_cwd.is_some();
@@ -112,7 +105,7 @@ impl StartOverrides<'_> {
             Some(_) => path,
             None => return Err(Error::invalid("cwd", format!("there is no folder {path}"))),
         };
-        Ok(StartFolder { path, is_chosen })
+        Ok((path, is_chosen))
     }
 }
 
@@ -159,9 +152,7 @@ fn permits(
     };
     real.permits(requester, settings).map_err(|refusal| match &refusal {
         StartRefusal::NeverSet(name) => Error::invalid(format!("env.{name}"), refusal.to_string()),
-        StartRefusal::Variable(_) | StartRefusal::Argument(_) | StartRefusal::Folder(_) => {
-            forbidden(&refusal)
-        }
+        _ => forbidden(&refusal),
     })
 }
 

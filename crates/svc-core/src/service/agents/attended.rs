@@ -4,9 +4,8 @@
 //! comes.
 
 use svc_model::{
-    Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId,
-    PeerReference, PeerStatus, Principal, Reader, TaskId, conversation::SourceTool,
-    hook::HookClient, limits,
+    Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId, PeerStatus,
+    Principal, TaskId, conversation::SourceTool, hook::HookClient, limits,
 };
 use svc_store::{
     AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx, job,
@@ -15,43 +14,10 @@ use svc_store::{
 use super::state::{give_to, set_reason};
 use crate::service::{
     Error, Result,
-    assignments::{
-        self, AssignmentEvent, AssignmentOutcome, TaskEnd, caller_as, end_answered, retry,
-    },
+    assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, caller_as, end_or_retry},
     core::Core,
     team,
 };
-
-/// Why the question of a task gets no answer by a turn or a call.
-enum NoAnswer {
-    /// The session or the message is gone, or the session did not take the message.
-    Gone(&'static str),
-    /// The session took the message; the outcome is unknown.
-    Unknown,
-    /// The requester cancelled the task.
-    Cancelled,
-    /// There is an answer that did not end the task: to another peer of the requester, or from a
-    /// version in which answers ended no task.
-    Answered(String),
-}
-
-/// The attended session with this key, if the caller may see it.
-pub(super) async fn attended_of_key(
-    core: &Core,
-    caller: &Caller,
-    named: &str,
-) -> Result<Option<PeerRow>> {
-    let Some(PeerReference::SessionKey(key)) = PeerReference::parse(named) else {
-        return Ok(None);
-    };
-    let reader = Reader::from_caller(caller);
-    let rows = core.store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-    let is_meant = |row: &PeerRow| {
-        let is_there = row.peer.status != PeerStatus::Offline && row.peer.session_id.is_some();
-        is_there && key.is_of(&row.clone().shown_to(&reader))
-    };
-    Ok(rows.into_iter().find(is_meant))
-}
 
 /// The attended sessions that may take a dispatch: of this backend and seen by the requester; those
 /// of its project first.
@@ -61,7 +27,7 @@ pub(super) async fn attended_for(
     owned: &Ownership,
 ) -> Result<Vec<PeerRow>> {
     let Some(client) = HookClient::parse(backend) else { return Ok(Vec::new()) };
-    let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
+    let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_MAX).await?;
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
     rows.retain(|row| match &owned.owner {
         Some(Principal::Operator) => true,
@@ -116,9 +82,9 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<()> {
     for work in work {
         let (Some(id), Some(task)) = (work.message_id, work.task_id) else { continue };
         let message = store.messages().get(&id).await?;
-        let question = AttendedQuestion { core: core.clone(), task: task.clone(), message };
-        let Some(end) = question.no_answer().await? else { continue };
-        let ended = store.write(job!(|tx| question.end(tx, end).await));
+        let Some(end) = no_answer(core, &task, message.as_ref()).await? else { continue };
+        let (owned, of) = (core.clone(), task.clone());
+        let ended = store.write(job!(|tx| end_as(tx, &owned, &of, message, end).await));
         if let Err(error) = ended.await {
             if error.is_of_daemon() {
                 return Err(error);
@@ -129,80 +95,55 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<()> {
     Ok(())
 }
 
-struct AttendedQuestion {
-    core: Core,
-    task: TaskId,
-    message: Option<Message>,
+/// How a task ends whose question will get no answer by a turn or a call; `None` if an answer may
+/// come.
+async fn no_answer(
+    core: &Core,
+    task: &TaskId,
+    message: Option<&Message>,
+) -> Result<Option<TaskEnd>> {
+    let not_begun = |why: &str| Some(TaskEnd::not_begun(why.to_owned()));
+    let Some(message) = message else { return Ok(not_begun("its message is gone")) };
+    let task = core.store.tasks().get(task).await?;
+    if task.is_some_and(|row| row.task.cancel_requested_at.is_some()) {
+        return Ok(Some(TaskEnd::new(AssignmentOutcome::Cancelled, None)));
+    }
+    let peer = core.store.peers().get(&message.to_peer).await?;
+    let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
+    Ok(match message.state {
+        DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable => {
+            not_begun("the session did not take the prompt")
+        }
+        _ if is_there => None,
+        // What its client was given it may have begun.
+        DeliveryState::Offered | DeliveryState::Injected | DeliveryState::Acked => {
+            Some(TaskEnd::new(AssignmentOutcome::Failed, Some("outcome unknown".to_owned())))
+        }
+        _ => not_begun("the session ended before it took the prompt"),
+    })
 }
 
-impl AttendedQuestion {
-    /// Why no answer will come; `None` if one still may.
-    async fn no_answer(&self) -> Result<Option<NoAnswer>> {
-        let store = &self.core.store;
-        let Some(message) = &self.message else {
-            return Ok(Some(NoAnswer::Gone("its message is gone")));
-        };
-        if let Some(answer) = store.messages().answer_to(&message.id, &message.to_peer).await?
-            && answer.kind == MessageType::Response
-        {
-            return Ok(Some(NoAnswer::Answered(answer.text)));
-        }
-        let task = store.tasks().get(&self.task).await?;
-        if task.is_some_and(|row| row.task.cancel_requested_at.is_some()) {
-            return Ok(Some(NoAnswer::Cancelled));
-        }
-        let peer = store.peers().get(&message.to_peer).await?;
-        let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
-        Ok(match message.state {
-            DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable => {
-                Some(NoAnswer::Gone("the session did not take the prompt"))
-            }
-            _ if is_there => None,
-            // What its client was given it may have begun.
-            DeliveryState::Offered | DeliveryState::Injected | DeliveryState::Acked => {
-                Some(NoAnswer::Unknown)
-            }
-            _ => Some(NoAnswer::Gone("the session ended before it took the prompt")),
-        })
-    }
-
-    async fn end(self, tx: &mut WriteTx, why: NoAnswer) -> Result<()> {
-        let Self { core, task: id, message } = self;
-        // Another job may have moved the message since it was read. Then the next look decides.
-        let message = match message {
-            Some(read) => {
-                let now = tx.messages().get(&read.id).await?;
-                if now.as_ref().map(|now| now.state) != Some(read.state) {
-                    return Ok(());
-                }
-                now
-            }
-            None => None,
-        };
-        let known = tx.assignments().of_task(&id).await?.filter(|it| it.ended_at.is_none());
-        let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(&id).await?) else {
+/// Ends a task whose question will get no answer, unless another job has moved the message since
+/// it was read: then the next look decides.
+async fn end_as(
+    tx: &mut WriteTx,
+    core: &Core,
+    task: &TaskId,
+    message: Option<Message>,
+    end: TaskEnd,
+) -> Result<()> {
+    if let Some(read) = &message {
+        let now = tx.messages().get(&read.id).await?;
+        if now.map(|now| now.state) != Some(read.state) {
             return Ok(());
-        };
-        let end = match why {
-            NoAnswer::Answered(text) => {
-                let (text, outcome) = (Some(text), AssignmentOutcome::Answered);
-                return end_answered(tx, &core, &mut work, outcome, text).await;
-            }
-            NoAnswer::Gone(why) if !work.requirements.failover.is_empty() => {
-                take_back(tx, message).await?;
-                let next = work.requirements.failover.remove(0);
-                work.requirements.peer_id = None;
-                return retry(tx, &mut work, &task, next, why).await;
-            }
-            NoAnswer::Gone(why) => TaskEnd::new(AssignmentOutcome::Failed, Some(why.to_owned())),
-            NoAnswer::Unknown => {
-                TaskEnd::new(AssignmentOutcome::Failed, Some("outcome unknown".to_owned()))
-            }
-            NoAnswer::Cancelled => TaskEnd::new(AssignmentOutcome::Cancelled, None),
-        };
-        take_back(tx, message).await?;
-        assignments::end(tx, &core, &mut work, &mut task, end).await
+        }
     }
+    let known = tx.assignments().of_task(task).await?.filter(|it| it.ended_at.is_none());
+    let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(task).await?) else {
+        return Ok(());
+    };
+    take_back(tx, message).await?;
+    end_or_retry(tx, core, &mut work, &mut task, end).await
 }
 
 /// Why a prompt waits in the inbox of a session, and what has to happen before the session gets it.

@@ -1,15 +1,15 @@
-//! Operations of callers on agents, except requests: start them, give them work, read them, and
-//! query their hosts.
+//! Operations of callers on agents that live: read them, send to them, stop them; and the calls that
+//! wait for the answer to an assignment, and the end of such a wait without the answer.
 
 use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use svc_client::hosts::{HostError, socket_path};
+use serde::Deserialize;
+use svc_client::hosts::HostError;
 use svc_model::{
-    AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, StreamName, Task,
-    TaskId, Timestamp,
-    agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
+    AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, RunId, StreamName,
+    Task, TaskId, Timestamp,
+    agent::{AgentEvent, AgentEventBody, AgentState, HistoryEntry},
     backend_names,
     conversation::RunState,
     limits,
@@ -18,45 +18,25 @@ use svc_store::{AgentRow, AssignmentRow, PageSize, StreamView, job};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
-use tokio::time::timeout;
+use tokio::{
+    runtime::Handle,
+    time::{sleep, timeout},
+};
 
 use super::{
     Agents,
-    dispatch::{DispatchInput, DispatchedTask, NewDispatch},
-    start::{AgentStart, MadeAgent, NewAgent},
-    state::{may_run, may_steer, stream_of, unknown},
+    state::{AgentView, may_steer, stream_of, unknown},
 };
 use crate::boxed;
 use crate::service::{
-    Error, Listed, Page, PageBounds, Result,
-    assignments::{is_answer_given, note_returned},
-    check, tasks,
+    Candidate, Error, Page, PageBounds, ResourceKind, Result,
+    assignments::{hold_answer, is_answer_given, note_returned, tell_again},
+    check,
+    core::lock,
+    tasks,
 };
 
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-
-/// An agent, as the daemon shows it.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct AgentView {
-    /// The agent.
-    #[serde(flatten)]
-    pub info: AgentInfo,
-    /// Process id of its host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_pid: Option<u32>,
-    /// Name of its machine, in lists, if there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub machine: Option<String>,
-    /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    /// Where its host listens.
-    pub socket_path: String,
-}
-
-impl Listed for AgentView {
-    const NAME: &'static str = "hosts";
-}
 
 /// Input for an agent.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -71,11 +51,64 @@ pub struct SendToAgent {
     pub mode: SendMode,
 }
 
+/// The wait before the next attempt to reach a database that is away.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A call that waits for an answer. If all calls that wait for an answer are dropped before a
+/// response with it was handed to a connection, as these were cut, a message brings the answer.
 #[derive(Debug)]
-pub struct StartedAgent {
-    pub agent: AgentView,
-    /// False if an earlier request with the same key started it.
-    pub is_new: bool,
+pub struct AnswerWaiter {
+    agents: Agents,
+    caller: Caller,
+    run: RunId,
+    /// When the wait ends. It identifies the call: no two waits for one answer end alike.
+    until: Timestamp,
+    is_handed: bool,
+}
+
+impl AnswerWaiter {
+    /// Notes that the call takes the answer now. Called before that is stored: the call may be cut
+    /// meanwhile.
+    pub fn note_answer(&self) {
+        lock(&self.agents.live.waits).entry(self.run.clone()).or_default().is_taken = true;
+    }
+
+    /// Ends the wait: the response was handed to the connection.
+    pub fn note_handed(mut self) {
+        lock(&self.agents.live.waits).entry(self.run.clone()).or_default().is_handed = true;
+        self.is_handed = true;
+    }
+}
+
+impl Drop for AnswerWaiter {
+    fn drop(&mut self) {
+        let wait = (self.run.clone(), self.until);
+        let is_lost = {
+            let mut waits = lock(&self.agents.live.waits);
+            let of_run = waits.entry(self.run.clone()).or_default();
+            of_run.ends.retain(|end| *end != self.until);
+            let is_last = of_run.ends.is_empty();
+            let is_lost = is_last && of_run.is_taken && !of_run.is_handed;
+            if is_last {
+                waits.remove(&self.run);
+            }
+            is_lost
+        };
+        let (false, Ok(runtime)) = (self.is_handed, Handle::try_current()) else { return };
+        let (agents, caller) = (self.agents.clone(), self.caller.clone());
+        runtime.spawn(async move {
+            while let Err(error) = agents.stop_waiting(&caller, wait.clone(), is_lost).await {
+                error.report("cannot note that a call waits no more");
+                let is_away =
+                    matches!(error, Error::StoreUnavailable(_) | Error::OutcomeUnknown { .. });
+                if !is_away {
+                    return;
+                }
+                // The call may have been cut because the database is away.
+                sleep(STORE_PAUSE).await;
+            }
+        });
+    }
 }
 
 /// The answer to a task, as far as a call that waits for it has to know.
@@ -89,66 +122,6 @@ pub struct ReturnedAnswer {
 }
 
 impl Agents {
-    /// Starts an agent. Returns when its program runs.
-    ///
-    /// # Errors
-    /// [`Error::NotNow`] with the reason if the program does not start.
-    #[boxed]
-    pub async fn start_agent(&self, caller: &Caller, input: NewAgent) -> Result<StartedAgent> {
-        may_run(caller)?;
-        check::key("idempotency_key", input.idempotency_key.as_deref())?;
-        check::key("resume", input.resume.as_deref())?;
-        let resumed = match &input.resume {
-            Some(named) => Some(self.ended_agent(caller, "resume", named).await?),
-            None => None,
-        };
-        let start =
-            AgentStart::new(&self.core, &self.settings, caller, input, resumed.as_ref()).await?;
-        let (core, created_by) = (self.core.clone(), caller.principal().to_string());
-        let store = self.core.store.on_behalf_of(caller);
-        let made = store.write(job!(|tx| start.make(tx, &core, &created_by).await));
-        let planned = match made.await? {
-            MadeAgent::New(planned) => planned,
-            MadeAgent::Known(row) => {
-                return Ok(StartedAgent { agent: self.view(*row), is_new: false });
-            }
-        };
-        let id = planned.row.info.id.clone();
-        // The start goes on if the caller goes away.
-        let agents = self.clone();
-        let launched = tokio::spawn(async move { planned.launch(&agents).await });
-        launched
-            .await
-            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
-            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
-        let row = self.core.store.agents().get(&id).await?.ok_or_else(|| unknown(id.as_str()))?;
-        Ok(StartedAgent { agent: self.view(row), is_new: true })
-    }
-
-    /// Makes a task for an agent. The task begins when the queue reaches it.
-    #[boxed]
-    pub async fn dispatch(&self, caller: &Caller, input: NewDispatch) -> Result<DispatchedTask> {
-        may_run(caller)?;
-        let dispatched = DispatchInput::new(self, caller, input)?.store().await?;
-        self.core.work.notify_one();
-        Ok(dispatched)
-    }
-
-    pub(super) fn view(&self, mut row: AgentRow) -> AgentView {
-        let socket = socket_path(&self.settings.folder, &row.info.id);
-        let is_here = row.machine_id == self.core.store.machine().machine_id;
-        if row.ended_at.is_none() && (!is_here || self.reach.is_unreachable(&row.info.id)) {
-            row.info.state = AgentState::Unreachable;
-        }
-        AgentView {
-            host_pid: row.host.map(|host| host.pid),
-            machine: None,
-            ended_at: row.ended_at,
-            socket_path: socket.to_string_lossy().into_owned(),
-            info: row.info,
-        }
-    }
-
     /// An agent by its id, its session key, or a short form of either.
     #[boxed]
     pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView> {
@@ -238,25 +211,6 @@ impl Agents {
         Ok(stopped)
     }
 
-    /// The conversation of an agent: from its host, or from the log if the host does not answer or
-    /// the agent has ended.
-    #[boxed]
-    pub async fn agent_history(
-        &self,
-        caller: &Caller,
-        named: &str,
-        query: &HistoryQuery,
-    ) -> Result<HistoryPage> {
-        let row = self.find(caller, named).await?;
-        let id = row.info.id;
-        if row.ended_at.is_none()
-            && let Ok(page) = self.host(&id).history(query).await
-        {
-            return Ok(page);
-        }
-        self.history_in_log(id, query).await
-    }
-
     /// Conversation entries before an offset, latest first, each with its offset; and whether there
     /// are more.
     pub(in crate::service) async fn texts_before(
@@ -292,7 +246,15 @@ impl Agents {
         Ok((name, view.ok_or_else(|| unknown(id.as_str()))?))
     }
 
-    async fn history_in_log(&self, id: AgentId, query: &HistoryQuery) -> Result<HistoryPage> {
+    /// The conversation of an agent, in the form in which its host answers.
+    #[boxed]
+    pub async fn agent_history(
+        &self,
+        caller: &Caller,
+        named: &str,
+        query: &HistoryQuery,
+    ) -> Result<HistoryPage> {
+        let id = self.find(caller, named).await?.info.id;
         let (name, view) = self.log_of(&id).await?;
         let before = query.before.map_or(i64::MAX, u64::cast_signed);
         let with_tools = query.include_tools.unwrap_or(true);
@@ -438,17 +400,11 @@ impl Agents {
         }
         // Several agents of one session key count as one: the latest.
         rows.dedup_by(|later, first| later.info.session_key == first.info.session_key);
-        match rows.len() {
-            0 => Err(unknown(named)),
-            1 => Ok(rows.remove(0)),
-            _ => {
-                let keys: Vec<String> = rows
-                    .iter()
-                    .map(|row| format!("{} ({})", row.info.session_key, row.info.id))
-                    .collect();
-                Err(Error::Conflict(format!("{named:?} may be any of: {}", keys.join(", "))))
-            }
-        }
+        let candidate = |row: &AgentRow| Candidate {
+            id: row.info.id.as_str().to_owned(),
+            about: row.info.session_key.clone(),
+        };
+        Error::only_one(ResourceKind::Agent, named, rows, candidate)
     }
 
     async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow> {
@@ -471,6 +427,71 @@ impl Agents {
             return Err(Error::invalid(field, "lives: send to it"));
         }
         Ok(row)
+    }
+
+    /// Begins the wait of a call until `until`, which is also in the assignment's row.
+    pub(in crate::service) fn wait_for_answer(
+        &self,
+        caller: &Caller,
+        run: &RunId,
+        until: Timestamp,
+    ) -> AnswerWaiter {
+        lock(&self.live.waits).entry(run.clone()).or_default().ends.push(until);
+        AnswerWaiter {
+            agents: self.clone(),
+            caller: caller.clone(),
+            run: run.clone(),
+            until,
+            is_handed: false,
+        }
+    }
+
+    fn last_wait(&self, run: &RunId) -> Option<Timestamp> {
+        lock(&self.live.waits).get(run).and_then(|waits| waits.ends.iter().max().copied())
+    }
+
+    /// Ends the wait of the call that waited until `until`. If a later call waits, the assignment's
+    /// row has the end of that later wait and stays unchanged. An earlier call may still wait.
+    /// Every call of this process that waits is known before its row is committed. With `is_lost`, a
+    /// call may have taken the answer by an earlier job of the same queue, and no call has it.
+    pub(super) async fn stop_waiting(
+        &self,
+        caller: &Caller,
+        (run, until): (RunId, Timestamp),
+        is_lost: bool,
+    ) -> Result<()> {
+        let agents = self.clone();
+        let store = self.core.store.on_behalf_of(caller);
+        let write = store.write(job!(|tx| {
+            let Some(mut work) = tx.assignments().get(&run).await? else { return Ok(()) };
+            if is_lost && work.answered.is_some_and(RunState::is_over) {
+                return Ok(tell_again(tx, &agents.core, &mut work).await?);
+            }
+            if work.waits_until != Some(until) {
+                return Ok(());
+            }
+            work.waits_until = agents.last_wait(&run);
+            tx.assignments().update(&work).await?;
+            if work.ended_at.is_some() {
+                // The answer came after the call was cut, and is held for the call.
+                hold_answer(tx, &work).await?;
+            }
+            Ok(())
+        }));
+        write.await
+    }
+
+    /// Calls that waited for the answer to a task ended with the process that had them. Where
+    /// several machines share the database, nobody knows whose call a wait is, and it lasts until
+    /// its end.
+    pub(super) async fn end_former_waits(&self) -> Result<()> {
+        if !self.core.machine_names().await?.is_empty() {
+            return Ok(());
+        }
+        for (run, until) in self.core.store.assignments().awaited(self.core.now()).await? {
+            self.stop_waiting(&Caller::Operator, (run, until), false).await?;
+        }
+        Ok(())
     }
 }
 
@@ -505,5 +526,160 @@ pub(super) fn of_host(error: HostError) -> Error {
     match error {
         HostError::Refused(reason) => Error::Conflict(reason),
         other => Error::NotNow(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{NewTask, PeerId};
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::{
+        Services,
+        assignments::{self, AssignmentOutcome, TaskEnd},
+        team,
+        testing::{opened, session},
+    };
+
+    /// Work of the session `s-1`, with its peer, its task, and a wait until each of `untils`.
+    async fn work(
+        test: &TestStore,
+        agents: &Agents,
+        untils: &[Timestamp],
+    ) -> Result<(PeerId, TaskId, Vec<AnswerWaiter>)> {
+        let (agents, untils) = (agents.clone(), untils.to_vec());
+        let made = test.store.write(job!(|tx| {
+            let (core, caller) = (&agents.core, session("s-1", &[]));
+            let peer = team::peer_of_speaker(tx, core, &caller, "s-1").await?.peer_id;
+            let new = NewTask { prompt: Some("go".to_owned()), ..NewTask::default() };
+            let task = tasks::make(tx, core, &caller, new).await?.task.task_id;
+            let row = AssignmentRow {
+                task_id: Some(task.clone()),
+                waits_until: untils.last().copied(),
+                instance: "slow".to_owned(),
+                ..AssignmentRow::new(RunId::from_task(&task), "s-1".to_owned(), tx.now())
+            };
+            tx.assignments().insert(&row).await?;
+            let wait = |until| agents.wait_for_answer(&caller, &row.run_id, until);
+            let waits = untils.into_iter().map(wait);
+            Ok((peer, task, waits.collect()))
+        }));
+        made.await
+    }
+
+    async fn end(test: &TestStore, agents: &Agents, task: &TaskId) -> Result<()> {
+        let (agents, task) = (agents.clone(), task.clone());
+        let end = test.store.write(job!(|tx| {
+            let work = tx.assignments().of_task(&task).await?;
+            let (Some(mut work), Some(mut task)) = (work, tx.tasks().get(&task).await?) else {
+                panic!("no work");
+            };
+            let end = TaskEnd::new(AssignmentOutcome::Failed, Some("no answer".to_owned()));
+            assignments::end(tx, &agents.core, &mut work, &mut task, end).await
+        }));
+        end.await
+    }
+
+    /// The number of messages that the session takes from its inbox.
+    async fn taken(services: &Services, peer: &PeerId) -> Result<usize> {
+        let (caller, page) = (session("s-1", &[]), PageBounds::new(None, None));
+        Ok(services.team.take_messages(&caller, peer.as_str(), page).await?.items.len())
+    }
+
+    /// The work ends after the calls were cut, and before that is noted.
+    #[tokio::test]
+    async fn an_answer_that_is_held_for_cut_calls_comes_with_the_last_cut() {
+        let (test, services) = opened().await;
+        let first = services.now().plus(Duration::from_hours(1));
+        let second = first.plus(Duration::from_millis(1));
+        let (peer, task, waits) = work(&test, &services.agents, &[first, second]).await.unwrap();
+        end(&test, &services.agents, &task).await.unwrap();
+        let mut events = test.store.bus().listen(&StreamName::new("peer", &peer));
+        for (wait, messages) in waits.into_iter().rev().zip([0, 1]) {
+            let head = events.last();
+            drop(wait);
+            timeout(Duration::from_mins(1), events.wait(head)).await.unwrap();
+            assert_eq!(taken(&services, &peer).await.unwrap(), messages);
+        }
+    }
+
+    #[tokio::test]
+    async fn answer_that_a_message_has_brought_is_not_returned_by_a_repeated_call() {
+        let (test, services) = opened().await;
+        let caller = session("s-1", &[]);
+        for is_taken in [true, false] {
+            let (peer, task, _) = work(&test, &services.agents, &[]).await.unwrap();
+            end(&test, &services.agents, &task).await.unwrap();
+            if is_taken {
+                assert_eq!(taken(&services, &peer).await.unwrap(), 1);
+            }
+            for _ in 0..2 {
+                let answer = services.agents.return_answer(&caller, &task).await.unwrap();
+                assert_eq!(answer.unwrap().was_sent, is_taken);
+            }
+            assert_eq!(taken(&services, &peer).await.unwrap(), 0);
+        }
+    }
+
+    /// Both calls have taken the answer, and one or both are cut.
+    #[tokio::test]
+    async fn answer_that_one_of_two_calls_handed_over_comes_as_no_message() {
+        let (test, services) = opened().await;
+        let caller = session("s-1", &[]);
+        let first = services.now().plus(Duration::from_hours(1));
+        let second = first.plus(Duration::from_millis(1));
+        for handed in [Some(0), Some(1), None] {
+            let (peer, task, waits) =
+                work(&test, &services.agents, &[first, second]).await.unwrap();
+            end(&test, &services.agents, &task).await.unwrap();
+            for wait in &waits {
+                wait.note_answer();
+                let answer = services.agents.return_answer(&caller, &task).await.unwrap();
+                assert!(!answer.unwrap().was_sent);
+            }
+            let mut events = test.store.bus().listen(&StreamName::new("peer", &peer));
+            let head = events.last();
+            for (index, wait) in waits.into_iter().enumerate() {
+                if handed == Some(index) {
+                    wait.note_handed();
+                }
+            }
+            if handed.is_none() {
+                timeout(Duration::from_mins(1), events.wait(head)).await.unwrap();
+            }
+            let expected = usize::from(handed.is_none());
+            assert_eq!(taken(&services, &peer).await.unwrap(), expected, "{handed:?}");
+        }
+    }
+
+    /// The call has taken the answer, and is cut before its response is handed over.
+    #[tokio::test]
+    async fn answer_that_was_not_handed_over_comes_as_a_message() {
+        let (test, services) = opened().await;
+        let caller = session("s-1", &[]);
+        let until = services.now().plus(Duration::from_hours(1));
+        for is_handed in [false, true] {
+            let (peer, task, waits) = work(&test, &services.agents, &[until]).await.unwrap();
+            end(&test, &services.agents, &task).await.unwrap();
+            let answer = async || {
+                let answer = services.agents.return_answer(&caller, &task).await.unwrap();
+                answer.unwrap().was_sent
+            };
+            for wait in waits {
+                wait.note_answer();
+                assert!(!answer().await);
+                let mut events = test.store.bus().listen(&StreamName::new("peer", &peer));
+                let head = events.last();
+                if is_handed {
+                    wait.note_handed();
+                } else {
+                    drop(wait);
+                    timeout(Duration::from_mins(1), events.wait(head)).await.unwrap();
+                }
+            }
+            assert_eq!(taken(&services, &peer).await.unwrap(), usize::from(!is_handed));
+            assert_eq!(answer().await, !is_handed, "it comes once");
+        }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use svc_model::{
     AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, RunId, Task,
     Timestamp,
@@ -17,27 +15,15 @@ use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, Wr
 use svc_sys::config::ResolvedInstance;
 
 use super::{
-    Agents, AnswerWaiter,
+    Agents,
     allowance::{StartOverrides, check_depth},
-    attended::{attended_for, attended_of_key, session_of},
-    start::{conversation_of, full, limited},
-    state::{listed, may_steer},
+    attended::{attended_for, session_of},
+    control::AnswerWaiter,
+    start::{conversation_of, full},
+    state::{choices, listed, may_steer, only_of_backend},
 };
-use crate::service::{Error, ResourceKind, Result, check, core::Core, tasks, team};
-
-/// Which agents may take a dispatch, as a caller writes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum WantedMode {
-    /// A new agent for this task, ended after it.
-    SpawnOnly,
-    /// A live agent.
-    PeerOnly,
-    /// A live agent if there is one, else a new one.
-    PeerPrefer,
-    /// Refused: agents run in hosts, and not in terminals.
-    AutoTmux,
-}
+use crate::boxed;
+use crate::service::{Error, ResourceKind, Result, check, tasks, team};
 
 /// Work for an agent, as a caller requests it.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +33,7 @@ pub struct NewDispatch {
     /// Any callable instance with this tag; the least busy one is chosen.
     pub tag: Option<String>,
     pub prompt: String,
-    pub mode: Option<WantedMode>,
+    pub mode: Option<WorkMode>,
     pub session: Option<String>,
     pub model: Option<String>,
     pub cwd: Option<String>,
@@ -62,8 +48,6 @@ pub struct NewDispatch {
     pub idempotency_key: Option<String>,
     /// Title of the task, and of a new agent that is started for it.
     pub title: Option<String>,
-    /// The hosted agent that makes the request, if one does.
-    pub asker: Option<AgentId>,
     /// The client's own id of the session that makes the request, if it is known.
     pub asking_session: Option<String>,
     pub tool: Option<SourceTool>,
@@ -89,63 +73,70 @@ pub struct DispatchedTask {
     pub wait: Option<AnswerWaiter>,
 }
 
-/// Whom a dispatch is for: an instance, a live agent or an attended session.
-#[derive(Default)]
+/// Whom a dispatch is for: an instance, or the live participant that the requirements name.
 struct DispatchTarget {
     instance: String,
     backend: String,
-    failover: Vec<String>,
-    agent_id: Option<AgentId>,
-    peer_id: Option<PeerId>,
+    requirements: WorkRequirements,
 }
 
 impl DispatchTarget {
-    fn is_live(&self) -> bool {
-        self.agent_id.is_some() || self.peer_id.is_some()
+    fn instance(it: &ResolvedInstance) -> Self {
+        let failover = it.view.failover_to.clone();
+        Self {
+            instance: it.view.instance.clone(),
+            backend: it.view.backend.clone(),
+            requirements: WorkRequirements { failover, ..WorkRequirements::default() },
+        }
+    }
+
+    fn attended(named: &str, row: PeerRow) -> Self {
+        let peer_id = Some(row.peer.peer_id);
+        Self {
+            instance: named.to_owned(),
+            backend: backend_names(&row.peer.backend).1.to_owned(),
+            requirements: WorkRequirements { peer_id, ..WorkRequirements::default() },
+        }
     }
 }
 
-pub(super) struct DispatchInput<'a> {
-    agents: &'a Agents,
-    caller: &'a Caller,
-    input: NewDispatch,
+fn check_input(input: &NewDispatch) -> Result<()> {
+    check::not_blank("prompt", &input.prompt)?;
+    check::long("prompt", &input.prompt, limits::V1_BODY_BYTES)?;
+    for (field, text) in [
+        ("agent", &input.agent),
+        ("tag", &input.tag),
+        ("session", &input.session),
+        ("model", &input.model),
+        ("cwd", &input.cwd),
+    ] {
+        check::key(field, text.as_deref())?;
+    }
+    for (field, text) in [("session", &input.session), ("model", &input.model)] {
+        // The agent's program would read a leading `-` as an option.
+        if text.as_deref().is_some_and(|text| text.starts_with('-') || text.contains('\0')) {
+            return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
+        }
+    }
+    Ok(())
 }
 
-impl<'a> DispatchInput<'a> {
-    pub(super) fn new(agents: &'a Agents, caller: &'a Caller, input: NewDispatch) -> Result<Self> {
-        check::not_blank("prompt", &input.prompt)?;
-        check::long("prompt", &input.prompt, limits::V1_BODY_BYTES)?;
-        for (field, text) in [
-            ("agent", &input.agent),
-            ("tag", &input.tag),
-            ("session", &input.session),
-            ("model", &input.model),
-            ("cwd", &input.cwd),
-        ] {
-            check::key(field, text.as_deref())?;
-        }
-        for (field, text) in [("session", &input.session), ("model", &input.model)] {
-            // The agent's program would read a leading `-` as an option.
-            if text.as_deref().is_some_and(|text| text.starts_with('-') || text.contains('\0')) {
-                return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
-            }
-        }
-        Ok(Self { agents, caller, input })
-    }
-
-    pub(super) async fn store(self) -> Result<DispatchedTask> {
+impl Agents {
+    /// Makes a task for an agent. The task begins when the queue reaches it.
+    #[boxed]
+    pub async fn dispatch(&self, caller: &Caller, input: NewDispatch) -> Result<DispatchedTask> {
+        check_input(&input)?;
         // Held until the work is stored, so that the next choice by tag counts this work.
-        let is_choosing = self.input.agent.is_none() && self.input.tag.is_some();
-        let _choice = if is_choosing { Some(self.agents.live.choosing.lock().await) } else { None };
-        let target = self.target().await?;
-        let requirements = self.requirements(&target).await?;
-        let Self { agents, caller, input } = self;
-        let DispatchTarget { instance, backend, .. } = target;
-        let now = agents.core.now();
+        let is_choosing = input.agent.is_none() && input.tag.is_some();
+        let _choice = if is_choosing { Some(self.live.choosing.lock().await) } else { None };
+        let asked = DispatchInput { agents: self, caller, input: &input };
+        let mut target = asked.target().await?;
+        asked.complete(&mut target).await?;
+        let DispatchTarget { instance, backend, requirements } = target;
+        let now = self.core.now();
         let max_wait = Some(input.max_wait).filter(|max_wait| !max_wait.is_zero());
         let asks = caller.session().unwrap_or(PeerId::OPERATOR).to_owned();
         let row = AssignmentRow {
-            source_agent: input.asker,
             source_tool: input.tool,
             waits_until: max_wait.map(|max_wait| now.plus(max_wait)),
             instance: instance.clone(),
@@ -164,186 +155,150 @@ impl<'a> DispatchInput<'a> {
             idempotency_key: input.idempotency_key,
             ..NewTask::default()
         };
-        let store = agents.core.store.on_behalf_of(caller);
-        let (agents, caller) = (agents.clone(), caller.clone());
+        let store = self.core.store.on_behalf_of(caller);
+        let (agents, caller) = (self.clone(), caller.clone());
         let (session, is_at_once) = (input.asking_session, input.is_at_once);
         let write = store.write(job!(|tx| {
             insert(tx, &agents, &caller, new_task, row, (session.as_deref(), is_at_once)).await
         }));
-        write.await
+        let dispatched = write.await?;
+        self.core.work.notify_one();
+        Ok(dispatched)
     }
+}
 
-    async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements> {
+struct DispatchInput<'a> {
+    agents: &'a Agents,
+    caller: &'a Caller,
+    input: &'a NewDispatch,
+}
+
+impl DispatchInput<'_> {
+    /// Decides the mode, and what a new agent is started with.
+    async fn complete(&self, target: &mut DispatchTarget) -> Result<()> {
         let Self { agents, caller, input } = self;
-        let mode = match input.mode {
-            Some(WantedMode::AutoTmux) => {
+        let requirements = &mut target.requirements;
+        let is_live = requirements.names_participant();
+        requirements.mode = match input.mode {
+            Some(WorkMode::AutoTmux) => {
                 let why = "auto-tmux is not offered: agents run in hosts that outlive the daemon, and not in terminals; \
                            use spawn-only, peer-only or peer-prefer";
                 return Err(Error::invalid("mode", why));
             }
-            Some(WantedMode::PeerOnly) => WorkMode::PeerOnly,
-            Some(WantedMode::PeerPrefer) => WorkMode::PeerPrefer,
-            Some(WantedMode::SpawnOnly) if target.is_live() => {
+            Some(WorkMode::SpawnOnly) if is_live => {
                 let why = "spawn-only starts a new agent, and `agent` names a live one";
                 return Err(Error::invalid("mode", why));
             }
-            None if target.is_live() && input.is_at_once => {
+            Some(mode) => mode,
+            None if is_live && input.is_at_once => {
                 return Err(Error::invalid("agentId", "names a live agent: send to its session"));
             }
-            None if target.is_live() => WorkMode::PeerOnly,
-            Some(WantedMode::SpawnOnly) | None => WorkMode::SpawnOnly,
+            None if is_live => WorkMode::PeerOnly,
+            None => WorkMode::SpawnOnly,
         };
-        let mut requirements = WorkRequirements {
-            mode,
-            failover: target.failover.clone(),
-            model: input.model.clone(),
-            cwd: None,
-            has_chosen_cwd: false,
-            resume: None,
-            agent_id: target.agent_id.clone(),
-            peer_id: target.peer_id.clone(),
-        };
-        if !target.is_live() && mode != WorkMode::PeerOnly {
-            // An instance whose program is missing is accepted if another can take over. The queue
-            // records that failover.
-            let names = std::iter::once(&target.instance).chain(&target.failover);
-            let mut tried =
-                names.map(|name| agents.settings.callable(name)).collect::<Vec<_>>().into_iter();
-            let first = tried.next().unwrap_or_else(|| Err("there is no instance".to_owned()));
-            let instance = first
-                .or_else(|why| tried.find_map(Result::ok).ok_or(why))
-                .map_err(|why| Error::invalid("agent", why))?;
-            check_depth(&agents.core, caller).await?;
-            let request = StartOverrides {
-                cwd: input.cwd.as_deref(),
-                default_cwd: input.default_cwd.as_deref(),
-                own_cwd: input.own_cwd.as_deref(),
-                ..StartOverrides::default()
+        requirements.model.clone_from(&input.model);
+        if is_live || requirements.mode == WorkMode::PeerOnly {
+            return match input.session {
+                Some(_) => {
+                    Err(Error::invalid("session", "is for a new agent: use mode spawn-only"))
+                }
+                None => Ok(()),
             };
-            let folder = request.permitted_folder(&agents.settings, caller, &instance)?;
-            // Decided here: the write job that starts the agent would read the disk for it.
-            agents.core.projects.to_start(caller, Some(&folder.path)).await?;
-            (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
-            requirements.resume = self.resumed(instance.backend).await?;
-        } else if input.session.is_some() {
-            return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
         }
-        Ok(requirements)
+        // An instance whose program is missing is accepted if another can take over. The queue
+        // records that failover.
+        let callable = |name: &String| agents.settings.callable(name);
+        let instance = callable(&target.instance)
+            .or_else(|why| requirements.failover.iter().find_map(|it| callable(it).ok()).ok_or(why))
+            .map_err(|why| Error::invalid("agent", why))?;
+        check_depth(&agents.core, caller).await?;
+        let request = StartOverrides {
+            cwd: input.cwd.as_deref(),
+            default_cwd: input.default_cwd.as_deref(),
+            own_cwd: input.own_cwd.as_deref(),
+            ..StartOverrides::default()
+        };
+        let (folder, is_chosen) = request.permitted_folder(&agents.settings, caller, &instance)?;
+        // Decided here: the write job that starts the agent would read the disk for it.
+        agents.core.projects.to_start(caller, Some(&folder)).await?;
+        (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder), is_chosen);
+        requirements.resume = self.resumed(instance.backend).await?;
+        Ok(())
     }
 
     async fn target(&self) -> Result<DispatchTarget> {
         let Self { agents, input, .. } = self;
         let all = agents.settings.resolved();
-        let of = |it: &ResolvedInstance| DispatchTarget {
-            instance: it.view.instance.clone(),
-            backend: it.view.backend.clone(),
-            failover: it.view.failover_to.clone(),
-            ..DispatchTarget::default()
+        let chosen = match (input.agent.as_deref(), input.tag.as_deref()) {
+            (Some(named), _) => {
+                let backend = backend_names(named).1;
+                if let Some(it) = all.iter().find(|it| it.view.instance == named) {
+                    Ok(it)
+                } else if all.iter().any(|it| it.view.backend == backend) {
+                    only_of_backend(&all, backend)
+                } else {
+                    return self.live_target(named).await;
+                }
+            }
+            (None, Some(tag)) => return self.least_busy(&all, tag).await,
+            (None, None) => agents.settings.default_of(&all),
         };
-        if let Some(named) = input.agent.as_deref() {
-            if named.starts_with(AgentId::PREFIX) || named.starts_with("agent:") {
-                return self.live_target(named).await;
-            }
-            if let Some(it) = all.iter().find(|it| it.view.instance == named) {
-                if !it.view.callable && !fails_over(it, &all) {
-                    let reason = it.view.reason.clone().unwrap_or_default();
-                    return Err(choices("agent", &format!("instance {named}: {reason}"), &all));
-                }
-                return Ok(of(it));
-            }
-            let backend = backend_names(named).1;
-            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
-            return match of_backend[..] {
-                [one] if one.view.callable => Ok(of(one)),
-                [] => self.live_target(named).await,
-                _ => {
-                    Err(choices("agent", &format!("backend {named} has no single instance"), &all))
-                }
-            };
+        let it = chosen.map_err(|why| choices("agent", &why, &all))?;
+        if !it.view.callable && !fails_over(it, &all) {
+            let reason = it.view.reason.clone().unwrap_or_default();
+            let why = format!("instance {}: {reason}", it.view.instance);
+            return Err(choices("agent", &why, &all));
         }
-        if let Some(tag) = input.tag.as_deref() {
-            let counts = agents.core.store.agents().busy_counts().await?;
-            let busy = |it: &ResolvedInstance| {
-                counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
-            };
-            let has_tag = |it: &&ResolvedInstance| {
-                it.view.callable && it.view.tags.iter().any(|own| own.eq_ignore_ascii_case(tag))
-            };
-            let chosen = all.iter().filter(has_tag).min_by_key(|it| (busy(it), &it.view.instance));
-            return chosen.map(of).ok_or_else(|| {
-                let tags: BTreeSet<&str> = all
-                    .iter()
-                    .filter(|it| it.view.callable)
-                    .flat_map(|it| it.view.tags.iter().map(String::as_str))
-                    .collect();
-                let there_are = listed(tags.into_iter());
-                let why = format!("no callable instance has tag {tag:?}; tags: {there_are}");
-                Error::invalid("tag", why)
-            });
-        }
-        let default = &agents.settings.config.default_agent;
-        let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
-        match (default, &callable[..]) {
-            (Some(name), _) => {
-                let named = all.iter().find(|it| it.view.instance == *name);
-                named.filter(|it| it.view.callable || fails_over(it, &all)).map(of).ok_or_else(
-                    || choices("agent", &format!("default_agent {name} is not callable"), &all),
-                )
-            }
-            (None, [one]) => Ok(of(one)),
-            (None, _) => Err(choices("agent", "it is not clear who is meant", &all)),
-        }
+        Ok(DispatchTarget::instance(it))
     }
 
+    /// The callable instance with this tag that is least busy.
+    async fn least_busy(&self, all: &[ResolvedInstance], tag: &str) -> Result<DispatchTarget> {
+        let counts = self.agents.core.store.agents().busy_counts().await?;
+        let busy = |it: &ResolvedInstance| {
+            counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
+        };
+        let callable = || all.iter().filter(|it| it.view.callable);
+        let has_tag =
+            |it: &&ResolvedInstance| it.view.tags.iter().any(|own| own.eq_ignore_ascii_case(tag));
+        let chosen = callable().filter(has_tag).min_by_key(|it| (busy(it), &it.view.instance));
+        chosen.map(DispatchTarget::instance).ok_or_else(|| {
+            let tags: BTreeSet<&str> =
+                callable().flat_map(|it| it.view.tags.iter().map(String::as_str)).collect();
+            let there_are = listed(tags.into_iter());
+            let why = format!("no callable instance has tag {tag:?}; tags: {there_are}");
+            Error::invalid("tag", why)
+        })
+    }
+
+    /// The live participant that a text names: a hosted agent or an attended session.
     async fn live_target(&self, named: &str) -> Result<DispatchTarget> {
         let Self { agents, caller, .. } = self;
-        let found = agents.find(caller, named).await;
-        let is_named_by_start = match &found {
-            Ok(AgentRow { info, .. }) => {
-                let name = named.to_ascii_lowercase();
-                info.session_key == format!("agent:{}:{name}", info.instance)
-            }
-            // Of several agents that one text names, it is the name of their start, or begins
-            // their ids.
-            Err(Error::Conflict(_)) => !named.starts_with(AgentId::PREFIX),
-            Err(_) => false,
-        };
-        if is_named_by_start {
-            // A participant may be called what agents were started as, and comes first.
-            let called = agents.core.store.peers().named(named, limits::PAGE_DEFAULT).await?;
-            if called.iter().any(|row| row.peer.status != PeerStatus::Offline) {
-                return self.named_target(named).await;
-            }
-        }
-        let row = match found {
-            Err(Error::NotFound { .. }) => {
-                if let Some(attended) = attended_of_key(&agents.core, caller, named).await? {
-                    return Ok(attended_target(named, attended));
-                }
-                return self.named_target(named).await;
-            }
-            found => found?,
-        };
-        self.hosted_target(named, row)
-    }
-
-    /// The live participant of that name: a hosted agent or an attended session.
-    async fn named_target(&self, named: &str) -> Result<DispatchTarget> {
-        let (core, caller) = (&self.agents.core, self.caller);
-        let nobody = |why: String| choices("agent", &why, &self.agents.settings.resolved());
+        let core = &agents.core;
+        let nobody = |why: String| choices("agent", &why, &agents.settings.resolved());
         let row = match team::find_peer(core, caller, named, ResourceKind::Peer).await {
+            // An agent's id names that agent, whichever agent has its session key now.
+            _ if named.starts_with(AgentId::PREFIX) => None,
             Err(Error::NotFound { .. }) => None,
             found => core.store.peers().get(&found?).await?,
         };
+        let is_here = |row: &&PeerRow| row.peer.status != PeerStatus::Offline;
+        let agent = match row.as_ref().filter(is_here) {
+            Some(row) => match row.owner.as_deref().filter(|key| is_agent_key(key)) {
+                Some(key) => core.store.agents().of_key(key).await?,
+                None => None,
+            },
+            None => match agents.find(caller, named).await {
+                Err(Error::NotFound { .. }) => None,
+                found => Some(found?),
+            },
+        };
+        if let Some(agent) = agent {
+            return self.hosted_target(named, agent);
+        }
         let Some(row) = row else {
             return Err(nobody(format!("there is no agent {named:?}")));
         };
-        if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
-            && let Some(agent) = core.store.agents().of_key(key).await?
-            && agent.ended_at.is_none()
-        {
-            return self.hosted_target(named, agent);
-        }
         // An attended session gets the prompt in its inbox, and its hooks report the result. So
         // only a session with hooks takes work.
         let is_near = caller.is_operator()
@@ -361,7 +316,7 @@ impl<'a> DispatchInput<'a> {
         if row.peer.status == PeerStatus::Offline {
             return Err(nobody(format!("{named:?} is not here")));
         }
-        Ok(attended_target(named, row))
+        Ok(DispatchTarget::attended(named, row))
     }
 
     fn hosted_target(&self, named: &str, row: AgentRow) -> Result<DispatchTarget> {
@@ -370,11 +325,11 @@ impl<'a> DispatchInput<'a> {
             let why = format!("agent {named} has ended: `session` continues its conversation");
             return Err(choices("agent", &why, &self.agents.settings.resolved()));
         }
+        let agent_id = Some(row.info.id);
         Ok(DispatchTarget {
-            instance: row.info.instance.clone(),
+            instance: row.info.instance,
             backend: row.info.backend.to_string(),
-            agent_id: Some(row.info.id),
-            ..DispatchTarget::default()
+            requirements: WorkRequirements { agent_id, ..WorkRequirements::default() },
         })
     }
 
@@ -410,7 +365,13 @@ async fn insert(
 ) -> Result<DispatchedTask> {
     let core = &agents.core;
     let prompt = new_task.prompt.clone();
-    ensure_requester_peer(tx, core, caller).await?;
+    // The end of the work is sent to the caller's peer. An agent's peer is made when the agent
+    // starts, and an ended agent gets no messages.
+    if let Some(session) = caller.session()
+        && !tx.agents().was_run(session).await?
+    {
+        team::peer_of_speaker(tx, core, caller, session).await?;
+    }
     let created = tasks::make(tx, core, caller, new_task).await?;
     let task = created.task;
     if !created.is_new {
@@ -438,22 +399,22 @@ async fn insert(
         if let Some(why) = full(tx, &instance).await? {
             return Err(Error::LimitReached(why));
         }
-        if let Some(why) = limited(tx, &instance).await? {
-            return Err(Error::NotNow(why));
+        if let Some(key) = tx.agents().limited_in(&instance.name).await? {
+            return Err(Error::NotNow(format!(
+                "instance {}: the vendor refuses {key} for usage, so it would refuse another",
+                instance.name
+            )));
         }
     }
-    if let (None, Some(key)) = (&row.source_agent, caller.session()) {
-        row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
-    }
     if let Some(key) = caller.session() {
+        row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
         // A session that a person started has another key than its credential. The rows of
         // `sessions_send` have the session's, and a circle of waits may have rows of both.
         let own = tx.peers().of_session(session.unwrap_or(key)).await?;
         let own = own.filter(|own| own.is_for(key)).and_then(|own| own.session_key());
         row.source_session = own.unwrap_or(row.source_session);
     }
-    let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
-    if row.requirements.mode == WorkMode::PeerOnly && !is_named {
+    if row.requirements.mode == WorkMode::PeerOnly && !row.requirements.names_participant() {
         let owned = Ownership {
             owner: Some(caller.principal()),
             runner: None,
@@ -550,38 +511,11 @@ pub(super) fn no_live_peer(instance: &str) -> String {
     )
 }
 
-fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
-    DispatchTarget {
-        instance: named.to_owned(),
-        backend: backend_names(&row.peer.backend).1.to_owned(),
-        peer_id: Some(row.peer.peer_id),
-        ..DispatchTarget::default()
-    }
-}
-
-/// Makes the caller's peer, to which the end of the work is sent. A session has no peer before its
-/// first request.
-async fn ensure_requester_peer(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<()> {
-    // An agent's peer is made when the agent starts. An ended agent gets no messages.
-    if let Some(session) = caller.session()
-        && !tx.agents().was_run(session).await?
-    {
-        team::peer_of_speaker(tx, core, caller, session).await?;
-    }
-    Ok(())
-}
-
 /// Whether the program of an instance is missing and one of its failover instances is callable.
 fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
     let is_callable =
         |name: &String| all.iter().any(|other| other.view.instance == *name && other.view.callable);
     it.view.status == InstanceStatus::BinaryMissing && it.view.failover_to.iter().any(is_callable)
-}
-
-/// The error for a target that cannot take work. Lists the callable instances.
-fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
-    let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
-    Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
 }
 
 #[cfg(test)]
@@ -626,6 +560,23 @@ mod tests {
         let until = Some(services.now().plus(Duration::from_hours(1)));
         let one = Some("agent:pair:1".to_owned());
         assert_eq!(chosen(&test, None).await.unwrap(), one, "nobody waits for its end");
+        assert_eq!(chosen(&test, until).await.unwrap().as_deref(), Some("agent:pair:2"));
+        // The free one is the last of many that wait.
+        test.execute(
+            "
+            with recursive many (n) as (select 3 union all select n + 1 from many where n < 99)
+            insert into stream (name, created_at, visibility) select 'agent/ag_' || n, 1, 'team' from many;
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at, machine_id)
+            select substr(name, 7), id, 'pair', 'claude', 'agent:pair:' || substr(name, 10), '/p', '/c', 'operator', 'idle',
+                1, 1, 'mach_test' from stream
+            where name like 'agent/%' and substr(name, 7) not in (select agent_id from agent);
+            insert into assignment (run_id, mode, state, source_session, target_session, waits_until, created_at)
+            select 'run_' || agent_id, 'followup', 'running', session_key, 'agent:pair:asker', 9000000000000, 1
+            from agent where agent_id not in ('ag_1', 'ag_2');
+            update agent set started_at = 2 where agent_id = 'ag_2';",
+        )
+        .await;
         assert_eq!(chosen(&test, until).await.unwrap().as_deref(), Some("agent:pair:2"));
         test.execute("update agent set state = 'done', ended_at = 1 where agent_id = 'ag_2'").await;
         let refused = chosen(&test, until).await.unwrap_err();

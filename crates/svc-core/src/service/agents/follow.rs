@@ -10,7 +10,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use svc_client::hosts::{DeadSpool, HostError, HostUpdate, RawAgentEvent, end_tree, remove_files};
+use svc_client::hosts::{
+    DeadSpool, HostError, HostUpdate, RawAgentEvent, SpoolLines, end_tree, remove_files,
+};
 use svc_model::{
     AgentId, NewEvent, ProcessIdentity, StreamName, StreamVisibility,
     agent::{AgentDelta, AgentEventBody, AgentState, HistoryRole},
@@ -24,34 +26,20 @@ use super::{
     Agents,
     intake::{IntakeResult, finish, give_unfinished, is_plain, logged, take_in, work_of},
     mailing::deliver_mail,
-    state::{LiveAgents, stream_of},
+    state::stream_of,
 };
-use crate::service::{
-    Error, Result,
-    core::{Core, lock},
-    process, team,
-};
+use crate::service::{Error, Result, core::lock, process};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// How long after an agent's start its host may have neither a process on record nor a spool.
 const START_GRACE: Duration = Duration::from_secs(20);
+/// The number of failed attempts in a row after which the log tells of them, once.
+const TOLD_FAILURE: u32 = 4;
 /// Events of a spool per write job.
 const SPOOL_BATCH: usize = 512;
 /// Seconds for an agent to end after its task is over.
 const STOP_WITHIN: i64 = 10;
-
-enum FollowedAgent {
-    /// The agent has ended, and the log has all its events.
-    ToItsEnd,
-    /// The connection to the host ended before the agent did.
-    Cut {
-        /// Whether events arrived before.
-        has_progress: bool,
-    },
-    /// The host was not reached.
-    Unreached(HostError),
-}
 
 #[derive(Clone)]
 pub(super) struct AgentFollower {
@@ -71,7 +59,7 @@ impl AgentFollower {
         tokio::select! {
             () = self.follow() => {}
             () = deliver_mail(agents, id) => {}
-            () = agents.reach.watch(id, agents.host(id)) => {}
+            () = agents.watch_host(id) => {}
         }
         self.id
     }
@@ -80,24 +68,10 @@ impl AgentFollower {
     async fn follow(&self) {
         let Self { agents, id } = self;
         let mut failures = 0_u32;
-        let mut is_told = false;
         loop {
-            match self.follow_once().await {
-                Ok(FollowedAgent::ToItsEnd) => break,
-                Ok(FollowedAgent::Cut { has_progress: true }) => failures = 0,
-                // Backs off further: an event that this version cannot read ends every connection.
-                Ok(FollowedAgent::Cut { has_progress: false }) => {}
-                Ok(FollowedAgent::Unreached(why)) => match self.without_host().await {
-                    Ok(true) => break,
-                    Ok(false) => {
-                        if failures > 3 && !std::mem::replace(&mut is_told, true) {
-                            tracing::warn!(agent = %id, error = %why, "cannot reach a host");
-                        }
-                    }
-                    Err(error) => {
-                        tracing::error!(agent = %id, %error, "cannot read the spool of a host");
-                    }
-                },
+            match self.follow_once(&mut failures).await {
+                Ok(true) => break,
+                Ok(false) => {}
                 Err(error) => tracing::error!(agent = %id, %error, "cannot take over events"),
             }
             sleep(PAUSE.wait(failures)).await;
@@ -106,11 +80,14 @@ impl AgentFollower {
         remove_files(&agents.settings.folder, id);
     }
 
-    async fn follow_once(&self) -> Result<FollowedAgent> {
+    /// Follows the agent on one connection to its host. Returns whether the agent has ended and the
+    /// log has all its events. Sets `failures` to zero if events arrive; else the next attempt
+    /// backs off further, as an event that this version cannot read ends every connection.
+    async fn follow_once(&self, failures: &mut u32) -> Result<bool> {
         let Self { agents, id } = self;
         // An agent that has ended may have been removed meanwhile.
         let live = agents.core.store.agents().get(id).await?.filter(|row| row.ended_at.is_none());
-        let Some(row) = live else { return Ok(FollowedAgent::ToItsEnd) };
+        let Some(row) = live else { return Ok(true) };
         let host = agents.host(id);
         if row.host.is_none() {
             match host.status().await {
@@ -118,21 +95,21 @@ impl AgentFollower {
                     let process = process::identity(status.host.pid);
                     self.note_host(process, status.agent.pid).await?;
                 }
-                Err(error) => return Ok(FollowedAgent::Unreached(error)),
+                Err(error) => return self.without_host(&error, *failures).await,
             }
         }
         let mut head = self.head().await?;
         let mut feed = match host.attach(head).await {
             Ok(feed) => feed,
-            Err(error) => return Ok(FollowedAgent::Unreached(error)),
+            Err(error) => return self.without_host(&error, *failures).await,
         };
         // An empty batch completes what an earlier daemon left undone.
         let mut taken = self.take(Vec::new()).await?;
         let mut deltas = AgentDeltas::new(agents, id).await?;
-        let (mut is_stopping, mut has_progress) = (false, false);
+        let mut is_stopping = false;
         loop {
             if taken.has_ended {
-                return Ok(FollowedAgent::ToItsEnd);
+                return Ok(true);
             }
             if taken.is_spent && !std::mem::replace(&mut is_stopping, true) {
                 self.stop_spent();
@@ -150,20 +127,21 @@ impl AgentFollower {
                     deltas.append(&delta, head).await?;
                     continue;
                 }
-                Ok(None) => return Ok(FollowedAgent::Cut { has_progress }),
+                Ok(None) => return Ok(false),
                 Err(error) => {
                     tracing::debug!(agent = %id, %error, "the connection to a host broke");
-                    return Ok(FollowedAgent::Cut { has_progress });
+                    return Ok(false);
                 }
             };
-            has_progress = true;
+            *failures = 0;
             deltas.before(&batch);
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);
             let last = batch.last().map_or(head, RawAgentEvent::offset);
             let is_dispatching = lock(&agents.live.dispatching).contains(id);
             if is_due && !is_dispatching && batch.iter().all(is_plain) {
-                // The common case: one statement, which all appends of a commit share.
-                self.append(head, logged(&batch)).await?;
+                // The common case: one statement, which all appends of a commit share. This
+                // follower alone writes to the stream, so its seqs equal the host's offsets.
+                agents.core.store.append(stream_of(id), logged(&batch)).await?;
             } else {
                 taken = self.take(batch).await?;
             }
@@ -189,46 +167,28 @@ impl AgentFollower {
         write.await
     }
 
-    /// Appends events that change only the log. This follower alone writes to the stream, so the
-    /// sequence numbers equal the host's offsets.
-    async fn append(&self, head: i64, events: Vec<NewEvent>) -> Result<()> {
-        let Self { agents, id } = self;
-        let seqs = agents.core.store.append(stream_of(id), events).await?;
-        if seqs.first != head + 1 {
-            tracing::error!(agent = %id, head, first = seqs.first, "a stream and its host number events differently");
-        }
-        Ok(())
-    }
-
     async fn head(&self) -> Result<i64> {
-        let id = self.id.clone();
-        let state = self.agents.core.change(job!(|tx| tx.streams().state(&stream_of(&id)).await));
-        Ok(state.await?.ok_or(StoreError::NoStream)?.head)
+        let view = self.agents.core.store.streams().view(&stream_of(&self.id)).await?;
+        Ok(view.ok_or(StoreError::NoStream)?.head)
     }
 
     async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let store = &self.agents.core.store;
         let taken = store.write(job!(|tx| take_in(tx, &core, &key, events).await)).await?;
-        self.after(&taken).await;
+        self.after(&taken);
         Ok(taken)
     }
 
-    /// Acts on a committed batch: ends deliveries, forgets tokens and notifies the queue.
-    async fn after(&self, taken: &IntakeResult) {
+    /// Acts on a committed batch: forgets tokens and notifies the queue.
+    fn after(&self, taken: &IntakeResult) {
         let Self { agents, id } = self;
-        if let Some(peer) = &taken.has_mail
-            && let Err(error) = team::end_deliveries(&agents.core, peer, team::AGENT_ENDED).await
-        {
-            // The sweep retries.
-            tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
-        }
         agents.access.forget(&taken.revoked);
-        if taken.removed_after.is_some() {
+        if taken.is_removable {
             agents.live.removals.notify_one();
         }
         if taken.has_ended {
-            agents.reach.forget(id);
+            agents.forget_reach(id);
         }
         let is_free = {
             let mut dispatching = lock(&agents.live.dispatching);
@@ -244,14 +204,16 @@ impl AgentFollower {
         }
     }
 
-    /// Stops a host that began after its start was given up.
+    /// Stops a host that began after its start was given up, and removes its files. A host outlives
+    /// the end of its agent for a moment, and refuses then: its log is complete.
     pub(super) async fn stop_given_up(&self) {
         let Self { agents, id } = self;
         let reason = Some("its start was given up".to_owned());
         let stop = StopAgent { force: true, timeout: 0, reason };
         match agents.host(id).stop(&stop).await {
-            Ok(_) => remove_files(&agents.settings.folder, id),
-            Err(HostError::Absent) => {}
+            Ok(_) | Err(HostError::Absent | HostError::Refused(_)) => {
+                remove_files(&agents.settings.folder, id);
+            }
             Err(error) => tracing::warn!(agent = %id, %error, "a late host was not stopped"),
         }
     }
@@ -269,8 +231,11 @@ impl AgentFollower {
 
     /// Handles a host that cannot be reached. Returns whether the host has ended; if so, the events
     /// that it left are stored and the agent is ended.
-    async fn without_host(&self) -> Result<bool> {
+    async fn without_host(&self, error: &HostError, failures: u32) -> Result<bool> {
         let Self { agents, id } = self;
+        if failures == TOLD_FAILURE {
+            tracing::warn!(agent = %id, %error, "cannot reach a host");
+        }
         let live = agents.core.store.agents().get(id).await?.filter(|row| row.ended_at.is_none());
         let Some(row) = live else { return Ok(true) };
         if row.host_process().is_some_and(|host| !agents.core.is_gone(&host)) {
@@ -290,10 +255,15 @@ impl AgentFollower {
             }
             DeadSpool::Left(lines) => lines,
         };
+        if self.take_lines(&mut lines).await? { Ok(true) } else { self.lose().await }
+    }
+
+    /// Stores the events that a dead host left. Returns whether they have the agent's end.
+    async fn take_lines(&self, lines: &mut SpoolLines) -> Result<bool> {
         loop {
             let batch = lines.next_batch(SPOOL_BATCH).map_err(|error| disk(&error))?;
             if batch.is_empty() {
-                return self.lose().await;
+                return Ok(false);
             }
             if self.take(batch).await?.has_ended {
                 return Ok(true);
@@ -314,14 +284,13 @@ impl AgentFollower {
         let Self { agents, id } = self;
         let head = self.head().await?;
         if let Ok(DeadSpool::Left(mut lines)) = DeadSpool::open(&agents.settings.folder, id, head) {
-            while let Ok(batch) = lines.next_batch(SPOOL_BATCH) {
-                if batch.is_empty() {
-                    break;
-                }
-                if self.take(batch).await?.has_ended {
+            match self.take_lines(&mut lines).await {
+                Ok(true) => {
                     remove_files(&agents.settings.folder, id);
                     return Ok(());
                 }
+                Ok(false) | Err(Error::NotNow(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         self.stop_given_up().await;
@@ -362,7 +331,7 @@ impl AgentFollower {
             Ok(taken)
         }));
         let taken = write.await?;
-        self.after(&taken).await;
+        self.after(&taken);
         Ok(())
     }
 }
@@ -386,8 +355,7 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The unfinished entry of a followed agent. Dropping it ends the entry for listeners.
 #[derive(Debug)]
 struct AgentDeltas {
-    core: Core,
-    live: Arc<LiveAgents>,
+    agents: Agents,
     agent: AgentId,
     stream: StreamName,
     visibility: Arc<StreamVisibility>,
@@ -400,11 +368,9 @@ struct AgentDeltas {
 impl AgentDeltas {
     async fn new(agents: &Agents, agent: &AgentId) -> Result<Self> {
         let stream = stream_of(agent);
-        let core = agents.core.clone();
-        let view = core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
+        let view = agents.core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
         Ok(Self {
-            core,
-            live: Arc::clone(&agents.live),
+            agents: agents.clone(),
             agent: agent.clone(),
             stream,
             visibility: Arc::new(view.visibility),
@@ -418,16 +384,16 @@ impl AgentDeltas {
     /// Adds text that follows the events up to `head`.
     async fn append(&mut self, delta: &AgentDelta, head: i64) -> Result<()> {
         if self.of.as_ref() != Some(&delta.of) {
-            let (_, position) = self.core.store.events().bounds().await?;
+            let (_, position) = self.agents.core.store.events().bounds().await?;
             self.after = PrecedingEvent { seq: head, position };
             self.of = Some(delta.of.clone());
             self.text.clear();
             self.due = None;
         }
         self.text.push_str(&delta.text);
-        let entries = self.core.store.bus().unfinished_entries();
-        entries.append(&self.stream, &self.visibility, self.after, delta, self.core.now());
-        if !lock(&self.live.dispatching).contains(&self.agent) {
+        let entries = self.agents.core.store.bus().unfinished_entries();
+        entries.append(&self.stream, &self.visibility, self.after, delta, self.agents.core.now());
+        if !lock(&self.agents.live.dispatching).contains(&self.agent) {
             return Ok(());
         }
         self.due.get_or_insert_with(|| Instant::now() + LINE_TIMEOUT);
@@ -441,8 +407,11 @@ impl AgentDeltas {
     async fn make_frames(&mut self, is_due: bool) -> Result<()> {
         let (agent, said) = (self.agent.clone(), self.text.clone());
         let is_whole = said.ends_with('\n');
-        let write =
-            self.core.store.write(job!(|tx| give_unfinished(tx, &agent, &said, is_due).await));
+        let write = self
+            .agents
+            .core
+            .store
+            .write(job!(|tx| give_unfinished(tx, &agent, &said, is_due).await));
         write.await?;
         if is_due || is_whole {
             self.due = None;
@@ -471,14 +440,14 @@ impl AgentDeltas {
         if self.of.is_some() && events.iter().any(ends) {
             (self.of, self.due) = (None, None);
             self.text.clear();
-            self.core.store.bus().unfinished_entries().finish(&self.stream);
+            self.agents.core.store.bus().unfinished_entries().finish(&self.stream);
         }
     }
 }
 
 impl Drop for AgentDeltas {
     fn drop(&mut self) {
-        self.core.store.bus().unfinished_entries().finish(&self.stream);
+        self.agents.core.store.bus().unfinished_entries().finish(&self.stream);
     }
 }
 
@@ -494,7 +463,8 @@ mod tests {
     async fn follower_of_an_agent_that_was_removed_ends() {
         let (_test, services) = opened().await;
         let follower = AgentFollower::new(&services.agents, &AgentId::from("ag_1".to_owned()));
-        assert!(follower.without_host().await.unwrap());
+        let error = HostError::Absent;
+        assert!(follower.without_host(&error, 0).await.unwrap());
         timeout(Duration::from_mins(1), follower.follow()).await.unwrap();
     }
 }

@@ -5,8 +5,7 @@ use base64::Engine as _;
 use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
-    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal, TaskId,
-    Timestamp, TokenId,
+    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerStatus, Principal, Timestamp, TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
@@ -32,12 +31,9 @@ pub(super) struct IntakeResult {
     pub(super) is_spent: bool,
     /// The agent has work that has not ended.
     pub(super) is_dispatching: bool,
-    /// The peer of an ended agent, if it has more deliveries than one write job may end; the caller
-    /// ends the rest.
-    pub(super) has_mail: Option<PeerId>,
     pub(super) revoked: Vec<TokenId>,
-    /// The task of an ended agent of which nothing remains after the end of the task.
-    pub(super) removed_after: Option<TaskId>,
+    /// The agent has ended, and nothing remains of it after the end of its task.
+    pub(super) is_removable: bool,
 }
 
 /// Stores events of a host. Skips those that the log already has.
@@ -78,8 +74,7 @@ pub(super) async fn take_in(
         tx.append(&stream, logged(&fresh)).await?;
         let before = row.clone();
         for event in &fresh {
-            apply(tx, core, &mut row, event).await?;
-            append_delta(tx, core, &row, &mut work, event, &mut taken).await?;
+            taken.is_spent |= apply(tx, core, &mut row, &mut work, event).await?;
         }
         let exit = fresh.iter().find_map(|event| match event.body() {
             AgentEventBody::Exit { final_state, .. } => Some(*final_state),
@@ -122,13 +117,17 @@ pub(super) fn is_plain(event: &RawAgentEvent) -> bool {
     )
 }
 
-/// Applies an event to the agent's row, to its requests, and to the message that became a turn.
+/// Applies an event to the agent's row, to its requests, to the message that became a turn, and to
+/// the agent's work: its frames, its state and why it waits. Returns whether the turn of the work
+/// has ended that the agent was started for.
 async fn apply(
     tx: &mut WriteTx,
     core: &Core,
     row: &mut AgentRow,
+    work: &mut [AssignmentRow],
     event: &RawAgentEvent,
-) -> Result<()> {
+) -> Result<bool> {
+    let at = event.event.timestamp;
     match event.body() {
         AgentEventBody::State { state, task, description, session_id, until, turn, .. } => {
             // The exit sets a final state, and may come in a later batch: a row with a final state
@@ -153,30 +152,80 @@ async fn apply(
                     known.clone_from(news);
                 }
             }
-            if let Some(turn) = turn {
-                assignments::turn_ended(tx, core, row, turn).await?;
+            let Some(turn) = turn else { return Ok(false) };
+            assignments::turn_ended(tx, core, row, turn).await?;
+            let named = turn.message_id.as_deref();
+            let ended = work.iter_mut().find(|it| named.is_some_and(|id| it.is_task(id)));
+            if let Some(assigned) = ended.filter(|it| it.ended_at.is_none()) {
+                settle_turn(tx, core, row, assigned, turn).await?;
+                return Ok(assigned.is_spawned);
             }
         }
         AgentEventBody::Input { message_id, .. } => {
             assignments::turn_began(tx, row, message_id).await?;
+            let begun = work.iter_mut().find(|it| it.is_task(message_id));
+            if let Some(begun) = begun.filter(|it| it.ended_at.is_none()) {
+                begun.taken_at = Some(event.offset());
+                assignments::apply(tx, begun, AssignmentEvent::Begun).await?;
+            }
         }
         AgentEventBody::Error { error } => row.info.error = Some(error.clone()),
         AgentEventBody::Exit { exit_code, signal, .. } => {
             (row.info.exit_code, row.info.signal, row.info.pid) = (*exit_code, *signal, 0);
         }
         AgentEventBody::Request(request) => {
-            open_request(tx, core, row, request, event.event.timestamp).await?;
+            open_request(tx, core, row, request, at).await?;
+            let (key, title) = (&row.info.session_key, &request.title);
+            let options: Vec<&str> =
+                request.options.iter().map(|it| it.option_id.as_str()).collect();
+            let options = options.join(", ");
+            let why =
+                format!("{key} asks {title:?}: svc agent answer {key} latest OPTION ({options})");
+            wait_for_person(tx, work, Some(why)).await?;
         }
         AgentEventBody::Answer { request_id, option_id, by } => {
             close_request(tx, row, request_id, option_id.clone(), by.clone()).await?;
+            wait_for_person(tx, work, None).await?;
         }
-        AgentEventBody::Output(_)
-        | AgentEventBody::Stderr(_)
-        | AgentEventBody::ChatEntry { .. }
-        | AgentEventBody::Delta(_)
-        | AgentEventBody::Usage(_) => {}
+        AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
+            if let Some(assigned) = under_way(work).filter(|_| !output.ends_turn) {
+                let last = (output.truncated, false);
+                add_frames(tx, assigned, &[text_of(output)], FrameKind::Stdout, at, last).await?;
+                store_delta(tx, assigned).await?;
+            }
+        }
+        AgentEventBody::Stderr(output) => {
+            let assigned = match work.iter_mut().position(|it| it.is_spawned) {
+                Some(spawned) => Some(&mut work[spawned]),
+                None => under_way(work),
+            };
+            if let Some(assigned) = assigned.filter(|it| it.ended_at.is_none()) {
+                let last = (output.truncated, false);
+                add_frames(tx, assigned, &[text_of(output)], FrameKind::Stderr, at, last).await?;
+            }
+        }
+        AgentEventBody::ChatEntry { chat_entry } => {
+            let Some(assigned) = under_way(work) else { return Ok(false) };
+            let said = chat_entry.content.as_deref();
+            if row.info.backend != AgentBackend::Exec
+                && let (HistoryRole::Assistant, Some(said)) = (chat_entry.role, said)
+            {
+                let given = bytes_of(std::mem::take(&mut assigned.said));
+                let lines = lines_left(said, given);
+                let last = (chat_entry.truncated, false);
+                add_frames(tx, assigned, &lines, FrameKind::Stdout, at, last).await?;
+                if given > 0 {
+                    tx.assignments().update(assigned).await?;
+                }
+            }
+            let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
+            if is_word && chat_entry.is_error != Some(true) {
+                store_delta(tx, assigned).await?;
+            }
+        }
+        AgentEventBody::Output(_) | AgentEventBody::Delta(_) | AgentEventBody::Usage(_) => {}
     }
-    Ok(())
+    Ok(false)
 }
 
 async fn open_request(
@@ -186,24 +235,14 @@ async fn open_request(
     request: &AgentRequest,
     opened_at: Timestamp,
 ) -> Result<()> {
+    let whose = (row.info.session_key.clone(), row.owned.clone());
+    let words = (request.kind, request.title.clone());
+    let (id, agent) = (request.request_id.clone(), row.info.id.clone());
     let asked = RequestRow {
-        request_id: request.request_id.clone(),
-        agent_id: Some(row.info.id.clone()),
-        session_key: row.info.session_key.clone(),
-        session: row.info.session_key.clone(),
-        peer_id: None,
-        owned: row.owned.clone(),
-        kind: request.kind,
-        title: request.title.clone(),
         options: request.options.clone(),
-        cwd: None,
         tool: request.tool.clone(),
-        prompt: None,
-        opened_at,
         deadline: Some(opened_at.plus(row.request_timeout)),
-        answering: None,
-        closed_at: None,
-        answer: None,
+        ..RequestRow::new(id, Some(agent), whose, words, None, opened_at)
     };
     if !tx.requests().insert(&asked).await? {
         return Ok(());
@@ -228,92 +267,6 @@ async fn close_request(
     let answer = RequestAnswerRow { option_id, text: None, by };
     tx.requests().close(&request.request_id, &answer).await?;
     Ok(tell_closed(tx, row, &request, &answer.by).await?)
-}
-
-/// Applies an event to the agent's work: its frames, its state and why it waits.
-async fn append_delta(
-    tx: &mut WriteTx,
-    core: &Core,
-    row: &AgentRow,
-    work: &mut [AssignmentRow],
-    event: &RawAgentEvent,
-    taken: &mut IntakeResult,
-) -> Result<()> {
-    if work.is_empty() {
-        return Ok(());
-    }
-    let at = event.event.timestamp;
-    match event.body() {
-        AgentEventBody::Input { message_id, .. } => {
-            let begun = work.iter_mut().find(|it| it.is_task(message_id));
-            if let Some(begun) = begun.filter(|it| it.ended_at.is_none()) {
-                begun.taken_at = Some(event.offset());
-                assignments::apply(tx, begun, AssignmentEvent::Begun).await?;
-            }
-        }
-        AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
-            if output.ends_turn {
-                return Ok(());
-            }
-            if let Some(assigned) = under_way(work) {
-                let is_cut = output.truncated;
-                add_frames(tx, assigned, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
-                store_delta(tx, assigned).await?;
-            }
-        }
-        AgentEventBody::ChatEntry { chat_entry } => {
-            let Some(assigned) = under_way(work) else { return Ok(()) };
-            let said = match chat_entry.role {
-                HistoryRole::Assistant => chat_entry.content.as_deref(),
-                _ => None,
-            };
-            if row.info.backend != AgentBackend::Exec
-                && let Some(said) = said
-            {
-                let given = bytes_of(std::mem::take(&mut assigned.said));
-                let lines = lines_left(said, given);
-                let is_cut = chat_entry.truncated;
-                add_frames(tx, assigned, &lines, FrameKind::Stdout, at, is_cut).await?;
-                if given > 0 {
-                    tx.assignments().update(assigned).await?;
-                }
-            }
-            let is_failure = chat_entry.is_error == Some(true);
-            let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
-            if is_word && !is_failure {
-                store_delta(tx, assigned).await?;
-            }
-        }
-        AgentEventBody::Stderr(output) => {
-            let assigned = match work.iter_mut().position(|it| it.is_spawned) {
-                Some(spawned) => Some(&mut work[spawned]),
-                None => under_way(work),
-            };
-            if let Some(assigned) = assigned.filter(|it| it.ended_at.is_none()) {
-                let is_cut = output.truncated;
-                add_frames(tx, assigned, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
-            }
-        }
-        AgentEventBody::Request(AgentRequest { title, options, .. }) => {
-            let key = &row.info.session_key;
-            let options: Vec<&str> = options.iter().map(|it| it.option_id.as_str()).collect();
-            let options = options.join(", ");
-            let why =
-                format!("{key} asks {title:?}: svc agent answer {key} latest OPTION ({options})");
-            wait_for_person(tx, work, Some(why)).await?;
-        }
-        AgentEventBody::Answer { .. } => wait_for_person(tx, work, None).await?,
-        AgentEventBody::State { turn: Some(turn), .. } => {
-            let named = turn.message_id.as_deref();
-            let ended = work.iter_mut().find(|it| named.is_some_and(|id| it.is_task(id)));
-            if let Some(assigned) = ended.filter(|it| it.ended_at.is_none()) {
-                settle_turn(tx, core, row, assigned, turn).await?;
-                taken.is_spent |= assigned.is_spawned;
-            }
-        }
-        _ => {}
-    }
-    Ok(())
 }
 
 /// The agent's assignments that have a task.
@@ -359,20 +312,12 @@ pub(super) async fn give_unfinished(
     let mut given = bytes_of(assigned.said);
     let Some(rest) = said.get(given..) else { return Ok(()) };
     let at = tx.now();
-    let Some(task_id) = assigned.task_id.clone() else { return Ok(()) };
     let (whole, begun) = rest.split_at(rest.rfind('\n').map_or(0, |end| end + 1));
-    add_frames(tx, assigned, &frame_lines(whole), FrameKind::Stdout, at, false).await?;
+    let (lines, kind) = (frame_lines(whole), FrameKind::Stdout);
+    add_frames(tx, assigned, &lines, kind, at, (false, false)).await?;
     given += whole.len();
     if is_due && !begun.is_empty() {
-        let frame = Frame {
-            task_id: &task_id,
-            line: begun,
-            kind: FrameKind::Stdout,
-            ts: at,
-            truncated: false,
-            partial: true,
-        };
-        append_frames(tx, &task_id, vec![NewEvent::new("frame", &frame)]).await?;
+        add_frames(tx, assigned, &[begun.to_owned()], kind, at, (false, true)).await?;
         given += begun.len();
     }
     assigned.said = u32::try_from(given).unwrap_or(u32::MAX);
@@ -420,33 +365,23 @@ fn frame_lines(text: &str) -> Vec<String> {
     lines
 }
 
+/// Appends lines to the task's stream. `is_cut` and `is_partial` are of the last line.
 async fn add_frames(
     tx: &mut WriteTx,
     assigned: &AssignmentRow,
     lines: &[String],
     kind: FrameKind,
     ts: Timestamp,
-    is_cut: bool,
+    (is_cut, is_partial): (bool, bool),
 ) -> Result<(), StoreError> {
-    let (Some(task_id), false) = (&assigned.task_id, lines.is_empty()) else { return Ok(()) };
-    let last = lines.len() - 1;
-    let frames = lines
-        .iter()
-        .enumerate()
-        .map(|(index, line)| {
-            let truncated = is_cut && index == last;
-            let frame = Frame { task_id, line, kind, ts, truncated, partial: false };
-            NewEvent::new("frame", &frame)
-        })
-        .collect();
-    append_frames(tx, task_id, frames).await
-}
-
-async fn append_frames(
-    tx: &mut WriteTx,
-    task_id: &TaskId,
-    frames: Vec<NewEvent>,
-) -> Result<(), StoreError> {
+    let (Some(task_id), Some(last)) = (&assigned.task_id, lines.len().checked_sub(1)) else {
+        return Ok(());
+    };
+    let frame = |(index, line): (usize, &String)| {
+        let (truncated, partial) = (is_cut && index == last, is_partial && index == last);
+        NewEvent::new("frame", &Frame { task_id, line, kind, ts, truncated, partial })
+    };
+    let frames = lines.iter().enumerate().map(frame).collect();
     match tx.append(&tasks::stream_of(task_id), frames).await {
         // The task was ended elsewhere.
         Ok(_) | Err(StoreError::StreamClosed) => Ok(()),
@@ -494,12 +429,12 @@ pub(super) async fn finish(
     for assigned in work.iter_mut().filter(|it| it.ended_at.is_none()) {
         settle_exit(tx, core, row, assigned).await?;
     }
-    taken.has_mail = assignments::agent_ended(tx, core, row).await?;
+    assignments::agent_ended(tx, core, row).await?;
     if let Some(task) = &row.task_id
         && tx.assignments().of_task(task).await?.is_some_and(|it| it.removes_peer)
     {
         team::remove_agents_peer(tx, row).await?;
-        taken.removed_after = Some(task.clone());
+        taken.is_removable = true;
     }
     row.info.pid = 0;
     row.ended_at = Some(tx.now());

@@ -13,7 +13,7 @@ use svc_model::{
 };
 use svc_store::{AgentMail, job};
 use svc_sys::telemetry::chain;
-use svc_wire::host_protocol::{SendInput, SendMode};
+use svc_wire::host_protocol::{SendAnswer, SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Agents;
@@ -28,34 +28,21 @@ const HOST_PAUSE: Duration = Duration::from_millis(200);
 /// Waits while an agent is at a usage limit. The vendor would refuse the turn of a message, and the
 /// message would be lost.
 async fn wait_for_end_of_limit(core: &Core, peer: &PeerId) -> Result<()> {
-    if !is_limited(core, peer).await? {
-        return Ok(());
-    }
     // The limit ends with a change of status, which is an event of the team.
     let mut team = core.store.bus().listen(&StreamName::fixed(StreamName::TEAM));
     loop {
         let head = team.last();
-        if !is_limited(core, peer).await? {
+        let own = core.store.peers().get(peer).await?;
+        if !own.is_some_and(|own| own.peer.is_limited()) {
             return Ok(());
         }
         team.wait(head).await;
     }
 }
 
-async fn is_limited(core: &Core, peer: &PeerId) -> Result<bool> {
-    let own = core.store.peers().get(peer).await?;
-    Ok(own.is_some_and(|own| own.peer.is_limited()))
-}
-
 /// Whether an event is the progress of known mail or of a send, and no new mail.
 fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
-}
-
-enum HandoverResult {
-    Taken,
-    Refused(String),
-    Unreached,
 }
 
 /// Delivers the messages of an agent to its host as they arrive, until the future is dropped.
@@ -88,7 +75,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
         let head = listener.last();
         let is_reached = mail.hand_over().await?;
         if !is_reached {
-            agents.reach.note_failure(id).await;
+            agents.note_unreached(id).await;
         }
         let held = store.inboxes().next_held_mail(&mail.peer).await?;
         let until = held.map(|at| Instant::now() + at.since(core.now()));
@@ -135,24 +122,22 @@ impl AgentMailing {
                 continue;
             }
             match self.hand_to_host(waiting).await? {
-                HandoverResult::Taken => {
+                Ok(_) => {
                     self.with_host.insert(id);
                 }
-                HandoverResult::Refused(why) => {
-                    let core = self.core.clone();
-                    let told = self
-                        .core
-                        .store
+                Err(HostError::Refused(why)) => {
+                    let (core, store) = (self.core.clone(), &self.core.store);
+                    let refused = store
                         .write(job!(|tx| assignments::mail_refused(tx, &core, &id, why).await));
-                    told.await?;
+                    refused.await?;
                 }
-                HandoverResult::Unreached => return Ok(false),
+                Err(_) => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<HandoverResult> {
+    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<Result<SendAnswer, HostError>> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
             Some(from) => self.core.store.peers().get(&from).await?,
@@ -181,10 +166,6 @@ impl AgentMailing {
             message_id: Some(message.id.as_str().to_owned()),
             from: message.provenance.and_then(|it| it.source_session_key),
         };
-        Ok(match self.host.send(&input).await {
-            Ok(_) => HandoverResult::Taken,
-            Err(HostError::Refused(reason)) => HandoverResult::Refused(reason),
-            Err(_) => HandoverResult::Unreached,
-        })
+        Ok(self.host.send(&input).await)
     }
 }

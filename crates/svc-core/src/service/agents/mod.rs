@@ -1,18 +1,21 @@
 //! Hosted agents: their instances, start and stop, the events of their hosts, their requests, and
 //! the work that they are given. This file runs what lives as long as the daemon: a follower for
-//! each live agent, the queue, and the sweep of requests that nobody answers.
+//! each live agent, the queue, and the removal of agents.
 //!
-//! A row is stored before anything starts. `control` has the operations of callers, `requests`
+//! A row is stored before anything starts. `control` has the operations of callers and their waits, `requests`
 //! answers what agents ask, and `allowance` decides what a caller may set for an agent. `start`
 //! makes the row and launches the host. `follow` takes the host's events into the log and notices
 //! its end; `intake` applies a batch of events in one write job. `mailing` makes turns of messages.
-//! `answer_wait` knows the calls that wait for an answer.
 //! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
 //! to an attended session. `service/assignments` decides how the work ends. `state` has
-//! [`Agents`], and what the others share. `removal` removes agents of which nothing remains.
+//! [`Agents`], and what the others share.
+//!
+//! Agents that were started for a task of which nothing else remains are removed once who asked for
+//! it has been told of its end: the agent with its requests, its sessions, and the streams of
+//! these. The task stays with its stream, and so do messages, records and memories. The agent's row
+//! goes last, so a removal that a crash has cut short goes on at the next start.
 
 mod allowance;
-mod answer_wait;
 mod attended;
 mod control;
 mod dispatch;
@@ -20,7 +23,6 @@ mod follow;
 mod intake;
 mod mailing;
 mod queue;
-mod removal;
 mod requests;
 mod start;
 mod state;
@@ -28,32 +30,35 @@ mod state;
 use std::{collections::HashSet, time::Duration};
 
 use futures_util::StreamExt as _;
-use svc_client::hosts::{HostError, remove_files};
-use svc_model::AgentId;
-use svc_store::AgentRow;
+use serde_json::json;
+use svc_client::hosts::remove_files;
+use svc_model::{AgentId, Principal, limits};
+use svc_store::{AgentRow, job};
+use svc_sys::telemetry::chain;
 use tokio::{
     task::JoinSet,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{sleep, timeout},
 };
 
-use self::{follow::AgentFollower, queue::AgentQueue};
+use self::{
+    follow::AgentFollower,
+    state::{append_team_event, stream_of},
+};
 use crate::boxed;
-use crate::service::{Error, core::lock};
+use crate::service::{Error, Result, core::lock, team};
 
-pub use answer_wait::AnswerWaiter;
-pub use control::{AgentView, ReturnedAnswer, SendToAgent, StartedAgent};
-pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
+pub use control::{AnswerWaiter, ReturnedAnswer, SendToAgent};
+pub use dispatch::{DispatchedTask, NewDispatch};
 pub(super) use follow::lose_agent;
-pub use start::NewAgent;
-pub use state::{AgentSettings, Agents};
+pub use start::{NewAgent, StartedAgent};
+pub use state::{AgentSettings, AgentView, Agents};
 
-const REQUEST_SWEEP: Duration = Duration::from_secs(5);
 /// The wait before the next attempt to take over the agents of an earlier process.
 const TAKE_OVER_PAUSE: Duration = Duration::from_secs(1);
 
 impl Agents {
     /// Follows all live agents, and those that start, until the future is dropped. Also gives
-    /// queued work to agents and denies requests past their deadline.
+    /// queued work to agents.
     #[boxed]
     pub async fn run(self) {
         let agents = self;
@@ -68,9 +73,8 @@ impl Agents {
             lock(&agents.live.dispatching).insert(row.info.id.clone());
             followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
         }
-        look_for_unknown_agents(&agents, &followed);
-        let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
-        let mut sweeps = Box::pin(run_request_sweeps(&agents));
+        clean_folder(&agents, &followed);
+        let mut queue = Box::pin(agents.run_queue());
         let mut removals = Box::pin(agents.run_removals());
         loop {
             tokio::select! {
@@ -89,15 +93,11 @@ impl Agents {
                     agents.core.work.notify_one();
                 }
                 () = &mut queue => return,
-                // Separate from the queue: a host that does not answer must not hold up work.
-                () = &mut sweeps => return,
                 () = &mut removals => return,
             }
         }
     }
-}
 
-impl Agents {
     /// The live agents, as soon as the waits of an earlier process are over: a follower may store
     /// the end of work at once, and the message about the end would be held for a call that waits
     /// no more. While the database is away, tries again.
@@ -117,73 +117,99 @@ impl Agents {
     }
 }
 
-async fn run_request_sweeps(agents: &Agents) {
-    let mut sweep = interval(REQUEST_SWEEP);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        sweep.tick().await;
-        if let Err(error) = agents.sweep_requests().await {
-            error.report("cannot deny requests past their deadline");
+impl Agents {
+    /// Removes agents as they become due, until the future is dropped. Each maintenance interval it
+    /// also removes the agents that another daemon did not.
+    async fn run_removals(&self) {
+        loop {
+            if let Err(error) = self.remove_due().await {
+                error.report("cannot remove agents of which nothing remains");
+            }
+            let _ = timeout(self.core.tuning.maintenance, self.live.removals.notified()).await;
+        }
+    }
+
+    /// Removes all agents that are due. An agent that cannot be removed holds up no other: it is
+    /// tried again at the next call.
+    async fn remove_due(&self) -> Result<()> {
+        // A call that starts an agent may yet read the agent's rows. Its end notifies again.
+        let Ok(_removing) = self.live.start_calls.try_write() else { return Ok(()) };
+        for row in self.core.store.agents().to_remove(limits::PAGE_MAX).await? {
+            let id = row.info.id.clone();
+            if let Err(error) = self.remove(row).await {
+                if error.is_of_daemon() && !matches!(error, Error::Internal(_)) {
+                    return Err(error);
+                }
+                let error = chain(&error);
+                tracing::error!(agent = %id, error, "cannot remove an agent of which nothing remains");
+            }
+        }
+        self.core.store.upkeep().remove_retired().await?;
+        Ok(())
+    }
+
+    async fn remove(&self, row: AgentRow) -> Result<()> {
+        let core = &self.core;
+        // No other agent ever has this key: it contains the id of the task.
+        let owner = Principal::Session(row.info.session_key.as_str().into());
+        let id = row.info.id;
+        if row.machine_id == core.store.machine().machine_id {
+            // Left by a crash: at a start, files are removed by the rows of their agents.
+            remove_files(&self.settings.folder, &id);
+        }
+        loop {
+            let (owner, id) = (owner.clone(), id.clone());
+            let removed = core.change(job!(|tx| {
+                let sessions = team::remove_sessions(tx, &owner).await?;
+                // In the commit that finds no session: a late hook may begin one until then, and
+                // none afterwards.
+                if sessions.is_empty()
+                    && let Some(row) = tx.agents().get(&id).await?
+                {
+                    tx.streams().retire(&stream_of(&id)).await?;
+                    tx.agents().remove(&id).await?;
+                    append_team_event(tx, "agent.removed", &row, json!({})).await?;
+                }
+                Ok(sessions)
+            }));
+            let removed = removed.await?;
+            if removed.is_empty() {
+                return Ok(());
+            }
+            let Some(secrets) = core.session_secrets() else { continue };
+            for session in &removed {
+                if let Err(error) = secrets.remove(session) {
+                    tracing::warn!(%error, "cannot remove the secret of a removed session");
+                }
+            }
         }
     }
 }
 
-/// Checks the sockets and spools in the folder that belong to no live agent of this database.
-/// Removes the files of ended agents; reports a running host without a row and leaves it alone.
-fn look_for_unknown_agents(agents: &Agents, known: &HashSet<AgentId>) {
+/// Removes what agents that have ended left in the folder: the files of their hosts, and hosts whose
+/// start was given up. Files of agents that this database does not know stay.
+fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
     let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
-    let unknown: Vec<AgentId> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter_map(|name| {
-            let stem = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?;
-            AgentId::parse(stem)
-        })
-        .filter(|id| !known.contains(id))
-        .collect::<HashSet<_>>()
-        .into_iter()
-        .collect();
-    if unknown.is_empty() {
-        return;
-    }
-    let agents = agents.clone();
-    tokio::spawn(async move {
-        let probes = unknown.into_iter().map(|id| probe_unknown_agent(agents.clone(), id));
-        futures_util::stream::iter(probes).buffer_unordered(16).collect::<Vec<()>>().await;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let ids = names.filter_map(|name| {
+        AgentId::parse(name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?)
     });
-}
-
-async fn probe_unknown_agent(agents: Agents, id: AgentId) {
-    // An agent that was started meanwhile has a row by now.
-    let row = agents.core.store.agents().get(&id).await;
-    let Ok(row) = row else { return };
-    if row.as_ref().is_some_and(|row| row.ended_at.is_none()) {
-        return;
-    }
-    match agents.host(&id).status().await {
-        Err(HostError::Absent) if row.is_some() => remove_files(&agents.settings.folder, &id),
-        // The host outlives the agent's end for a moment. The log is complete, or the row would
-        // have no end.
-        Ok(status) if row.is_some() && status.agent.state.is_final() => {
-            remove_files(&agents.settings.folder, &id);
+    let left: HashSet<AgentId> = ids.filter(|id| !live.contains(id)).collect();
+    let agents = agents.clone();
+    tokio::spawn(futures_util::stream::iter(left).for_each_concurrent(16, move |id| {
+        let agents = agents.clone();
+        async move {
+            // An agent that was started meanwhile lives.
+            let row = agents.core.store.agents().get(&id).await;
+            if row.is_ok_and(|row| row.is_some_and(|row| row.ended_at.is_some())) {
+                AgentFollower::new(&agents, &id).stop_given_up().await;
+            }
         }
-        // The start of this agent was given up before its host began.
-        Ok(_) if row.is_some() => AgentFollower::new(&agents, &id).stop_given_up().await,
-        Err(HostError::Absent) => {}
-        Ok(status) => {
-            let pid = status.host.pid;
-            tracing::warn!(agent = %id, pid, "a host runs that this database does not know");
-        }
-        Err(error) => {
-            tracing::warn!(agent = %id, %error, "a socket is no host of this database");
-        }
-    }
+    }));
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
-
     use super::*;
     use crate::service::testing::{insert_agent, opened};
 
@@ -197,5 +223,40 @@ mod tests {
         test.execute("update agent set backend = 'exec'").await;
         let rows = timeout(Duration::from_mins(1), taken).await.unwrap();
         assert_eq!(rows.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn agent_that_cannot_be_removed_holds_up_no_other() {
+        let (test, services) = opened().await;
+        test.execute(
+            "
+            insert into stream (name, created_at, visibility)
+            values ('agent/ag_1', 1, 'team'), ('agent/ag_2', 1, 'team'),
+                ('task/task_1', 1, 'team'), ('task/task_2', 1, 'team');
+            insert into task (task_id, stream_id, status, created_by, created_at, closed_at)
+            select substr(name, 6), id, 'done', 'operator', 1, 1 from stream where name like 'task/%';
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at, ended_at, task_id)
+            select substr(name, 7), id, 'a', 'exec', 'agent:a:' || substr(name, 10), '/p', '/c', 'operator', 'done', 1,
+                1, 1, substr(name, 10), 'task_' || substr(name, 10) from stream where name like 'agent/%';
+            insert into assignment (run_id, task_id, mode, state, source_session, created_at, ended_at, removes_peer)
+            select 'run_' || task_id, task_id, 'followup', 'ok', 'operator', 1, 1, 1 from task;
+            create trigger stuck before delete on agent when old.agent_id = 'ag_1' begin
+                select raise(abort, 'stuck');
+            end;",
+        )
+        .await;
+        let left = async || {
+            let due = test.store.agents().to_remove(9).await.unwrap();
+            due.into_iter().map(|row| row.info.id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(left().await.len(), 2);
+        for _ in 0..2 {
+            services.agents.remove_due().await.unwrap();
+            assert_eq!(left().await, ["ag_1"]);
+        }
+        test.execute("drop trigger stuck").await;
+        services.agents.remove_due().await.unwrap();
+        assert!(left().await.is_empty());
     }
 }

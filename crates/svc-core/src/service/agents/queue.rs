@@ -1,16 +1,12 @@
 //! The queue of dispatches, first in, first out within the limits of each instance; and the
 //! cancellation of tasks that an agent has.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Mutex, time::Duration};
 
 use svc_client::hosts::HostError;
 use svc_model::{
     AgentId, AgentInstance, PeerStatus, Principal, Task, TaskId, Timestamp,
-    agent::{AgentInput, AgentState},
+    agent::{AgentInput, AgentState, HostSpec},
     limits,
 };
 use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx, job};
@@ -22,12 +18,12 @@ use super::{
     allowance::still_permits,
     attended::{ask_attended, end_unanswered},
     dispatch::{LivePeer, live_peer, no_live_peer},
-    start::{AgentPlan, PlannedAgent, full},
-    state::{give_to, note, set_reason},
+    start::{AgentPlan, full, launch},
+    state::{LiveAgents, give_to, note, set_reason},
 };
 use crate::service::{
     Error, Result,
-    assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
+    assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, end_or_retry},
     core::lock,
     projects::Projects,
     tasks,
@@ -48,39 +44,25 @@ enum QueueStep {
     Nothing,
     /// The work waits, and so does the work of the same instance behind it.
     Wait,
-    Launch(Box<PlannedAgent>),
+    Launch(Box<HostSpec>),
     Send(AgentId),
 }
 
-/// Tasks that this process works on, so that nothing begins twice.
-type AtWork = Arc<Mutex<HashSet<TaskId>>>;
-
-/// The queue, with the sends and cancellations in progress.
-#[derive(Clone)]
-pub(super) struct AgentQueue {
-    agents: Agents,
-    sending: AtWork,
-    cancelling: AtWork,
-}
-
-impl AgentQueue {
-    pub(super) fn new(agents: Agents) -> Self {
-        Self { agents, sending: AtWork::default(), cancelling: AtWork::default() }
-    }
-
-    pub(super) async fn run(self) {
+impl Agents {
+    /// Gives queued work to agents, and cancels work, until the future is dropped.
+    pub(super) async fn run_queue(&self) {
         loop {
-            if let Err(error) = self.look().await {
+            if let Err(error) = self.give_work().await {
                 error.report("cannot give work to agents");
                 sleep(LOOK_EVERY).await;
             }
             // Most of the time the queue is empty, and a notification ends this wait.
-            let _ = timeout(LOOK_EVERY, self.agents.core.work.notified()).await;
+            let _ = timeout(LOOK_EVERY, self.core.work.notified()).await;
         }
     }
 
-    async fn look(&self) -> Result<()> {
-        let core = &self.agents.core;
+    async fn give_work(&self) -> Result<()> {
+        let core = &self.core;
         for task in core.store.assignments().overdue(core.now()).await? {
             let give_up = |task: &mut Task, now| {
                 if task.cancel_requested_at.is_none() {
@@ -95,9 +77,9 @@ impl AgentQueue {
             let Some(id) = work.task_id.clone().filter(|_| work.message_id.is_none()) else {
                 continue;
             };
-            let (queue, task) = (self.clone(), id.clone());
-            let cancelling = async move { queue.cancel(&work, &task).await };
-            self.run_once(&self.cancelling, id, cancelling);
+            let (agents, task) = (self.clone(), id.clone());
+            let cancelling = async move { agents.cancel(&work, &task).await };
+            self.run_once(|live| &live.cancelling, id, cancelling);
         }
         // Prompts that were being sent when a daemon ended are sent again: the host recognises them
         // by id.
@@ -111,7 +93,7 @@ impl AgentQueue {
         for work in core.store.assignments().in_state(AssignmentState::Queued).await? {
             let Some(task_id) = work.task_id else { continue };
             let is_blocked = blocked.contains(&work.instance);
-            let (agents, id) = (self.agents.clone(), task_id.clone());
+            let (agents, id) = (self.clone(), task_id.clone());
             let step = core.store.write(job!(|tx| {
                 match QueuedWork::read(&agents, tx, &id).await? {
                     Some(queued) => queued.step(is_blocked).await,
@@ -130,18 +112,18 @@ impl AgentQueue {
                 Ok(QueueStep::Wait) => {
                     blocked.insert(work.instance);
                 }
-                Ok(QueueStep::Launch(planned)) => {
-                    lock(&self.agents.live.dispatching).insert(planned.row.info.id.clone());
-                    let agents = self.agents.clone();
+                Ok(QueueStep::Launch(spec)) => {
+                    lock(&self.live.dispatching).insert(spec.agent_id.clone());
+                    let agents = self.clone();
                     tokio::spawn(async move {
-                        if let Err(reason) = planned.launch(&agents).await {
+                        if let Err(reason) = launch(&agents, &spec).await {
                             tracing::warn!(reason, "an agent for a task did not start");
                         }
                         agents.core.work.notify_one();
                     });
                 }
                 Ok(QueueStep::Send(agent)) => {
-                    lock(&self.agents.live.dispatching).insert(agent.clone());
+                    lock(&self.live.dispatching).insert(agent.clone());
                     self.send(agent, task_id);
                 }
             }
@@ -155,7 +137,7 @@ impl AgentQueue {
         id: TaskId,
         change: impl FnOnce(&mut Task, Timestamp) + Send + 'static,
     ) -> Result<()> {
-        let write = self.agents.core.store.write(job!(|tx| {
+        let write = self.core.store.write(job!(|tx| {
             let open = tx.tasks().get(&id).await?.filter(|row| !row.task.is_over());
             let Some(mut row) = open else { return Ok(()) };
             let before = row.task.clone();
@@ -168,38 +150,37 @@ impl AgentQueue {
     /// Works on a task, unless this process does so already. Then the queue looks again.
     fn run_once(
         &self,
-        at_work: &AtWork,
+        at_work: fn(&LiveAgents) -> &Mutex<HashSet<TaskId>>,
         id: TaskId,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
-        if !lock(at_work).insert(id.clone()) {
+        if !lock(at_work(&self.live)).insert(id.clone()) {
             return;
         }
-        let (at_work, core) = (Arc::clone(at_work), self.agents.core.clone());
+        let agents = self.clone();
         tokio::spawn(async move {
             work.await;
-            lock(&at_work).remove(&id);
-            core.work.notify_one();
+            lock(at_work(&agents.live)).remove(&id);
+            agents.core.work.notify_one();
         });
     }
 
     /// Sends a prompt to a live agent, with retries, until the host has it or the agent or the task
     /// has ended.
     fn send(&self, agent: AgentId, task: TaskId) {
-        let (queue, id) = (self.clone(), task.clone());
+        let (agents, id) = (self.clone(), task.clone());
         let sending = async move {
-            if let Err(error) = queue.send_prompt(&agent, &id).await {
+            if let Err(error) = agents.send_prompt(&agent, &id).await {
                 tracing::error!(task = %id, %error, "cannot send a prompt");
             }
         };
-        self.run_once(&self.sending, task, sending);
+        self.run_once(|live| &live.sending, task, sending);
     }
 
     async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<()> {
-        let agents = &self.agents;
         loop {
-            let Some(task) = agents.core.store.tasks().get(id).await? else { return Ok(()) };
-            let live = agents.core.store.agents().get(agent).await?;
+            let Some(task) = self.core.store.tasks().get(id).await? else { return Ok(()) };
+            let live = self.core.store.agents().get(agent).await?;
             if task.task.is_over() || live.is_none_or(|row| row.ended_at.is_some()) {
                 return Ok(());
             }
@@ -210,8 +191,8 @@ impl AgentQueue {
                 message_id: Some(id.as_str().to_owned()),
                 from: task.owned.owner.as_ref().map(ToString::to_string),
             };
-            let sent = agents.host(agent).send(&input).await;
-            let refusal = match agents.noting_failure(agent, sent).await {
+            let sent = self.host(agent).send(&input).await;
+            let refusal = match self.noting_failure(agent, sent).await {
                 Ok(_) => None,
                 Err(HostError::Refused(reason)) => Some(reason),
                 Err(_) => {
@@ -219,8 +200,8 @@ impl AgentQueue {
                     continue;
                 }
             };
-            let (writer, id) = (agents.clone(), id.clone());
-            let noted = agents.core.store.write(job!(|tx| {
+            let (writer, id) = (self.clone(), id.clone());
+            let noted = self.core.store.write(job!(|tx| {
                 match QueuedWork::read(&writer, tx, &id).await? {
                     Some(queued) => queued.note_sent(refusal).await,
                     None => Ok(()),
@@ -234,16 +215,16 @@ impl AgentQueue {
     /// task.
     async fn cancel(&self, work: &AssignmentRow, id: &TaskId) {
         let Some(agent) = &work.target_agent else { return };
-        let host = self.agents.host(agent);
+        let host = self.host(agent);
         // Interrupts this task's turn only. A prompt that waits behind another turn is withdrawn.
         if let Err(error) = host.withdraw(id.as_str()).await {
             tracing::debug!(%agent, %error, "a turn was not interrupted");
         }
         if work.is_spawned {
             let stream = tasks::stream_of(id);
-            let mut listener = self.agents.core.store.bus().listen(&stream);
+            let mut listener = self.core.store.bus().listen(&stream);
             let is_over = async || {
-                let task = self.agents.core.store.tasks().get(id).await;
+                let task = self.core.store.tasks().get(id).await;
                 task.is_ok_and(|task| task.is_none_or(|row| row.task.is_over()))
             };
             if work.taken_at.is_some() && !is_over().await {
@@ -292,11 +273,9 @@ impl<'a> QueuedWork<'a> {
         }
         if let Some(named) = work.requirements.agent_id.clone() {
             let row = tx.agents().get(&named).await?.filter(|row| row.ended_at.is_none());
-            return if let Some(row) = row {
-                self.assign(&row).await
-            } else {
-                let why = format!("agent {named} ended before it took the prompt");
-                self.fail(why).await
+            return match row {
+                Some(row) => self.assign(&row).await,
+                None => self.fail(format!("agent {named} ended before it took the prompt")).await,
             };
         }
         if let Some(named) = work.requirements.peer_id.clone() {
@@ -397,44 +376,32 @@ impl<'a> QueuedWork<'a> {
             (None, _) => String::new(),
         };
         let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
-        let prompt = task.task.prompt.clone().unwrap_or_default();
-        let plan = AgentPlan {
-            project,
-            name,
-            cwd,
-            prompt: Some(AgentInput {
-                input: prompt,
-                message_id: Some(id.as_str().to_owned()),
-                from: Some(owner.to_string()),
-                idempotency_key: Some(id.as_str().to_owned()),
-            }),
-            owner,
+        let prompt = AgentInput {
+            input: task.task.prompt.clone().unwrap_or_default(),
+            message_id: Some(id.as_str().to_owned()),
+            from: Some(owner.to_string()),
+            idempotency_key: Some(id.as_str().to_owned()),
+        };
+        let plan = AgentPlan::new(agents, instance, (&name, cwd, project), owner);
+        let spec = HostSpec {
             task: task.task.title.clone(),
-            description: None,
-            args: Vec::new(),
-            env: std::collections::BTreeMap::new(),
+            prompt: Some(prompt),
+            one_shot: true,
             model: work.requirements.model.clone(),
             resume: work.requirements.resume.clone().filter(|_| work.attempt == 1),
-            task_id: Some(id),
-            instance,
+            ..plan.spec
         };
-        let planned = plan.make_row(tx, &agents.core, None).await?;
-        self.take(&planned.row, true).await?;
-        give_to(self.tx, &mut self.task, &planned.row.info.session_key).await?;
-        Ok(QueueStep::Launch(Box::new(planned)))
+        let plan = AgentPlan { task_id: Some(id), spec, ..plan };
+        let (row, spec) = plan.make_row(tx, &agents.core, None).await?;
+        self.take(&row, true).await?;
+        give_to(self.tx, &mut self.task, &row.info.session_key).await?;
+        Ok(QueueStep::Launch(Box::new(spec)))
     }
 
     /// No agent can take the work: tries the next failover instance, or fails the task.
-    async fn fail(self, why: String) -> Result<QueueStep> {
-        let Self { agents, tx, mut work, mut task } = self;
-        if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
-            let next = work.requirements.failover.remove(0);
-            retry(tx, &mut work, &task, next, &why).await?;
-            agents.core.work.notify_one();
-            return Ok(QueueStep::Nothing);
-        }
-        let end = TaskEnd::new(AssignmentOutcome::Failed, Some(why));
-        assignments::end(tx, &agents.core, &mut work, &mut task, end).await?;
+    async fn fail(mut self, why: String) -> Result<QueueStep> {
+        let end = TaskEnd::not_begun(why);
+        end_or_retry(self.tx, &self.agents.core, &mut self.work, &mut self.task, end).await?;
         Ok(QueueStep::Nothing)
     }
 

@@ -5,9 +5,8 @@ use std::collections::HashSet;
 
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
-    ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp,
-    agent::{RequestKind, RequestOptionKind},
-    is_agent_key, limits,
+    ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp, agent::RequestKind,
+    hook::AnswerRequest, is_agent_key, limits,
 };
 use svc_store::{PageSize, RequestAnswerRow, RequestRow, job};
 use svc_sys::process_list;
@@ -20,13 +19,8 @@ use super::{
 };
 use crate::boxed;
 use crate::service::{
-    Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check,
-    process::RequestSender,
-    prompts::{self, AnswerRequest},
+    Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check, process::RequestSender,
 };
-
-/// How long after its deadline the host may deny a request before the daemon does.
-const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Listed for RequestRow {
     const NAME: &'static str = "requests";
@@ -58,7 +52,8 @@ impl Agents {
     }
 
     /// Answers a request, which needs a scope of its own. If `agent` is given, the request must be
-    /// of that agent. `sender` is where the answer came from.
+    /// of that agent. `sender` is where the answer came from. The request is still open if the
+    /// client of its session has not shown yet that it took the answer.
     #[boxed]
     pub async fn answer_request(
         &self,
@@ -67,7 +62,7 @@ impl Agents {
         request_id: &str,
         answer: AnswerRequest,
         sender: RequestSender,
-    ) -> Result<prompts::PromptOutcome> {
+    ) -> Result<RequestRow> {
         let agent = match agent {
             Some(named) => {
                 let row = self.find(caller, named).await?;
@@ -81,7 +76,9 @@ impl Agents {
         has_scope(caller, APPROVE_SCOPE)?;
         self.may_answer(caller, &request).await?;
         if request.closed_at.is_some() {
-            return Err(closed(&request));
+            let by = request.answer.as_ref().map_or("nobody", |answer| answer.by.as_str());
+            let why = format!("request {} is already answered, by {by}", request.request_id);
+            return Err(Error::Conflict(why));
         }
         self.check_sender(caller, &request, sender).await?;
         if let Some(text) = &answer.text {
@@ -90,9 +87,7 @@ impl Agents {
         }
         let by = self.answerer(caller).await?;
         let answered = match request.agent_id.clone() {
-            Some(agent) => {
-                self.answer(by, &agent, request, answer).await.map(prompts::PromptOutcome::Taken)
-            }
+            Some(agent) => self.answer(by, &agent, request, answer).await,
             None => self.prompts.answer(by, request, answer).await,
         };
         answered.map_err(|error| error.of_repeatable(true))
@@ -251,17 +246,13 @@ impl Agents {
             let why = "is taken for prompts of attended sessions alone";
             return Err(Error::invalid("answers", why));
         }
-        let known: Vec<&str> =
-            request.options.iter().map(|option| option.option_id.as_str()).collect();
-        let fits = match &option_id {
-            Some(option) => known.contains(&option.as_str()),
-            None => request.kind != RequestKind::Permission && text.is_some(),
-        };
-        if !fits {
+        let chosen = request.options.iter().find(|it| Some(&it.option_id) == option_id.as_ref());
+        let is_in_words = option_id.is_none() && text.is_some();
+        if chosen.is_none() && !(is_in_words && request.kind == RequestKind::Question) {
+            let known: Vec<&str> = request.options.iter().map(|it| it.option_id.as_str()).collect();
             let why = format!("must be one of {}", known.join(", "));
             return Err(Error::invalid("option_id", why));
         }
-        let chosen = request.options.iter().find(|it| Some(&*it.option_id) == option_id.as_deref());
         // The agent's protocol has no place for words with such an option.
         if text.is_some() && chosen.is_some_and(|option| !option.text) {
             return Err(Error::invalid("text", "is not taken with this option"));
@@ -275,67 +266,31 @@ impl Agents {
         };
         let answered = self.host(agent).answer(&sent).await;
         self.noting_failure(agent, answered).await.map_err(of_host)?;
-        self.close(&request, RequestAnswerRow { option_id, text, by }).await
-    }
-
-    /// Stores an answer that the host took. If the host's own event closed the request before, the
-    /// answer of that event stays.
-    async fn close(&self, request: &RequestRow, answer: RequestAnswerRow) -> Result<RequestRow> {
-        let id = request.request_id.clone();
+        let (id, agent) = (request.request_id, agent.clone());
+        let answer = RequestAnswerRow { option_id, text, by };
         let write = self.core.store.write(job!(|tx| {
             let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
             let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
-            if let Some(noted) = known.answer.clone() {
-                // The host's own event closed the request, and has no text of the answer.
-                if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
-                    return Ok(known);
+            match known.answer.clone() {
+                None => {
+                    tx.requests().close(&id, &answer).await?;
+                    if let Some(agent) = tx.agents().get(&agent).await? {
+                        tell_closed(tx, &agent, &known, &answer.by).await?;
+                    }
                 }
-                tx.requests().correct(&id, &answer).await?;
-                return Ok(RequestRow { answer: Some(answer), ..known });
-            }
-            tx.requests().close(&id, &answer).await?;
-            let agent = known.agent_id.clone().ok_or_else(unknown)?;
-            if let Some(agent) = tx.agents().get(&agent).await? {
-                tell_closed(tx, &agent, &known, &answer.by).await?;
+                // The host's own event closed the request, and has no text of the answer.
+                Some(noted) if noted.option_id == answer.option_id && noted.by == answer.by => {
+                    tx.requests().correct(&id, &answer).await?;
+                }
+                Some(_) => {}
             }
             tx.requests().get(&id).await?.ok_or_else(unknown)
         }));
         write.await
-    }
-
-    /// Denies requests past their deadline that the host, which does the same, has not denied.
-    pub(super) async fn sweep_requests(&self) -> Result<()> {
-        let before = self.core.now().minus(HOST_DENIES_WITHIN);
-        for request in self.core.store.requests().due(before).await? {
-            let Some(agent) = request.agent_id.clone() else { continue };
-            let reject =
-                request.options.iter().find(|option| option.kind == RequestOptionKind::Deny);
-            let option_id = reject.map(|option| option.option_id.clone());
-            let answer = AnswerAgent {
-                request_id: request.request_id.clone(),
-                option_id: option_id.clone(),
-                text: None,
-                by: Some("timeout".to_owned()),
-                key: self.core.store.agents().answer_key(&agent).await?,
-            };
-            if let Err(error) = self.host(&agent).answer(&answer).await {
-                tracing::debug!(%error, "a host was not told of a denial");
-            }
-            let denial = RequestAnswerRow { option_id, text: None, by: "timeout".to_owned() };
-            if let Err(error) = self.close(&request, denial).await {
-                tracing::error!(request = request.request_id.as_str(), %error, "cannot deny it yet");
-            }
-        }
-        Ok(())
     }
 }
 
 fn candidate(request: &RequestRow) -> Candidate {
     let about = format!("{}: {}", request.session_key, request.title);
     Candidate { id: request.request_id.as_str().to_owned(), about }
-}
-
-fn closed(request: &RequestRow) -> Error {
-    let by = request.answer.as_ref().map_or("nobody", |answer| answer.by.as_str());
-    Error::Conflict(format!("request {} is already answered, by {by}", request.request_id))
 }

@@ -1,6 +1,6 @@
 //! Starting an agent: first its row and its token, then its host.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,15 +16,16 @@ use svc_model::{
     },
     is_agent_key, limits, new_secret, stamp, token_hash,
 };
-use svc_store::{AgentRow, TokenRow, WriteTx};
+use svc_store::{AgentRow, TokenRow, WriteTx, job};
 use svc_sys::process_list;
 
 use super::{
-    AgentSettings, Agents,
+    Agents,
     allowance::StartOverrides,
     follow::AgentFollower,
-    state::{append_team_event, stream_of},
+    state::{AgentView, append_team_event, may_run, stream_of, unknown},
 };
+use crate::boxed;
 use crate::service::{Error, Result, check, core::Core, team};
 
 /// Request to start an agent.
@@ -60,110 +61,71 @@ pub struct NewAgent {
     pub idempotency_key: Option<String>,
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct AgentPlan {
-    pub(super) instance: AgentInstance,
-    /// The part of the session key after the instance.
-    pub(super) name: String,
-    pub(super) cwd: String,
-    pub(super) project: String,
-    pub(super) owner: Principal,
-    pub(super) task: Option<String>,
-    pub(super) description: Option<String>,
-    pub(super) prompt: Option<AgentInput>,
-    pub(super) args: Vec<String>,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) model: Option<String>,
-    pub(super) resume: Option<String>,
-    /// The dispatched task that the agent is started for.
-    pub(super) task_id: Option<TaskId>,
-}
-
-/// An agent whose row is stored, with what only its host gets.
 #[derive(Debug)]
-pub(super) struct PlannedAgent {
-    pub(super) row: AgentRow,
-    plan: AgentPlan,
-    answer_key: AnswerKey,
-    /// The backend of the agent that asked for this one.
-    asked_by: Option<AgentBackend>,
+pub struct StartedAgent {
+    pub agent: AgentView,
+    /// False if an earlier request with the same key started it.
+    pub is_new: bool,
 }
 
-/// Detects a different request under the same idempotency key. It is a hash, as the request may
-/// hold secrets and is not stored.
-fn fingerprint_of(input: &NewAgent) -> String {
-    hex::encode(Sha256::digest(serde_json::to_vec(input).unwrap_or_default()))
-}
-
-pub(super) enum MadeAgent {
-    New(Box<PlannedAgent>),
-    /// An earlier request with the same key started it.
-    Known(Box<AgentRow>),
-}
-
-pub(super) struct AgentStart {
-    plan: AgentPlan,
-    key: Option<String>,
-    fingerprint: String,
-}
-
-impl AgentStart {
-    pub(super) async fn new(
-        core: &Core,
-        settings: &AgentSettings,
-        caller: &Caller,
-        mut input: NewAgent,
-        resumed: Option<&AgentRow>,
-    ) -> Result<Self> {
-        let fingerprint = fingerprint_of(&input);
-        if let Some(ended) = resumed {
-            if input.instance.is_none() && input.backend.is_none() {
-                input.instance = Some(ended.info.instance.clone());
-            }
-            // A client finds a conversation only from the conversation's own folder.
-            input.default_cwd = Some(ended.info.worktree.clone());
-        }
+impl Agents {
+    /// Starts an agent. Returns when its program runs.
+    ///
+    /// # Errors
+    /// [`Error::NotNow`] with the reason if the program does not start.
+    #[boxed]
+    pub async fn start_agent(&self, caller: &Caller, input: NewAgent) -> Result<StartedAgent> {
+        may_run(caller)?;
+        check::key("idempotency_key", input.idempotency_key.as_deref())?;
+        check::key("resume", input.resume.as_deref())?;
+        // Detects a different request under the same key. It is a hash, as the request may hold
+        // secrets and is not stored.
+        let fingerprint =
+            hex::encode(Sha256::digest(serde_json::to_vec(&input).unwrap_or_default()));
         let key = input.idempotency_key.clone();
-        let mut plan = AgentPlan::new(settings, caller, input)?;
-        // A session cannot put an agent into another project.
-        let project = core.projects.to_start(caller, Some(&plan.cwd)).await?;
-        plan.project = project.unwrap_or_default();
-        if let Some(ended) = resumed {
-            plan.resume = Some(conversation_of(ended, "resume", plan.instance.backend)?);
-        }
-        Ok(Self { plan, key, fingerprint })
-    }
-
-    /// Makes the agent's rows, unless there is an agent with the same key.
-    pub(super) async fn make(
-        self,
-        tx: &mut WriteTx,
-        core: &Core,
-        created_by: &str,
-    ) -> Result<MadeAgent> {
-        let Self { plan, key, fingerprint } = self;
-        if let Some(key) = &key
-            && let Some((row, known)) = tx.agents().by_key(created_by, key).await?
-        {
-            // Rows older than migration 36 have no fingerprint.
-            if known.is_none_or(|known| known == fingerprint) {
-                return Ok(MadeAgent::Known(Box::new(row)));
+        let plan = self.planned(caller, input).await?;
+        let (core, created_by) = (self.core.clone(), caller.principal().to_string());
+        let store = self.core.store.on_behalf_of(caller);
+        let made = store.write(job!(|tx| {
+            if let Some(key) = &key
+                && let Some((row, known)) = tx.agents().by_key(&created_by, key).await?
+            {
+                // Rows older than migration 36 have no fingerprint.
+                if known.is_none_or(|known| known == fingerprint) {
+                    return Ok((row, None));
+                }
+                return Err(Error::Conflict(format!(
+                    "idempotency_key {key:?} stands for another agent, {}",
+                    row.info.id
+                )));
             }
-            return Err(Error::Conflict(format!(
-                "idempotency_key {key:?} stands for another agent, {}",
-                row.info.id
-            )));
-        }
-        if let Some(reason) = full(tx, &plan.instance).await? {
-            return Err(Error::LimitReached(reason));
-        }
-        let key = key.as_deref().map(|key| (key, fingerprint.as_str()));
-        Ok(MadeAgent::New(Box::new(plan.make_row(tx, core, key).await?)))
+            if let Some(reason) = full(tx, &plan.instance).await? {
+                return Err(Error::LimitReached(reason));
+            }
+            let key = key.as_deref().map(|key| (key, fingerprint.as_str()));
+            let (row, spec) = plan.make_row(tx, &core, key).await?;
+            Ok((row, Some(spec)))
+        }));
+        let made: Result<(AgentRow, Option<HostSpec>)> = made.await;
+        let (row, spec) = made?;
+        let Some(spec) = spec else {
+            return Ok(StartedAgent { agent: self.view(row), is_new: false });
+        };
+        // The start goes on if the caller goes away.
+        let agents = self.clone();
+        let launched = tokio::spawn(async move { launch(&agents, &spec).await });
+        launched
+            .await
+            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
+            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
+        let id = row.info.id;
+        let row = self.core.store.agents().get(&id).await?.ok_or_else(|| unknown(id.as_str()))?;
+        Ok(StartedAgent { agent: self.view(row), is_new: true })
     }
-}
 
-impl AgentPlan {
-    fn new(settings: &AgentSettings, caller: &Caller, input: NewAgent) -> Result<Self> {
+    /// The agent that a request asks for, if the caller may start it.
+    async fn planned(&self, caller: &Caller, input: NewAgent) -> Result<AgentPlan> {
+        let settings = &*self.settings;
         let short = [
             ("name", &input.name),
             ("cwd", &input.cwd),
@@ -173,11 +135,13 @@ impl AgentPlan {
         for (field, text) in short {
             check::short(field, text.as_deref())?;
         }
-        let is_by_backend = input.instance.is_none() && input.backend.is_some();
-        let field = if is_by_backend { "backend" } else { "instance" };
-        let instance = settings
-            .choose(input.instance.as_deref(), input.backend.as_deref())
-            .map_err(|why| Error::invalid(field, why))?;
+        let ended = match &input.resume {
+            Some(named) => Some(self.ended_agent(caller, "resume", named).await?),
+            None => None,
+        };
+        let of_ended = ended.as_ref().map(|ended| ended.info.instance.as_str());
+        let named = input.instance.as_deref().or(of_ended.filter(|_| input.backend.is_none()));
+        let instance = settings.choose(named, input.backend.as_deref())?;
         let name = agent_name(input.name.as_deref())?;
         if input.args.iter().any(|arg| arg.contains('\0')) {
             return Err(Error::invalid("args", "has a zero byte"));
@@ -187,78 +151,139 @@ impl AgentPlan {
         }) {
             return Err(Error::invalid("env", "has what is not the name or value of a variable"));
         }
+        // A client finds a conversation only from the conversation's own folder.
+        let of_ended = ended.as_ref().map(|ended| ended.info.worktree.as_str());
         let request = StartOverrides {
             env: Some(&input.env),
             args: &input.args,
             cwd: input.cwd.as_deref(),
-            default_cwd: input.default_cwd.as_deref(),
+            default_cwd: of_ended.or(input.default_cwd.as_deref()),
             own_cwd: None,
         };
-        let cwd = request.permitted_folder(settings, caller, &instance)?.path;
+        let (cwd, _) = request.permitted_folder(settings, caller, &instance)?;
+        let from = Some(caller.principal().to_string());
         let prompt = match input.prompt {
             Some(prompt) => {
                 check::not_blank("prompt", &prompt)?;
-                let from = Some(caller.principal().to_string());
                 Some(AgentInput { input: prompt, message_id: None, from, idempotency_key: None })
             }
             None => None,
         };
-        Ok(Self {
-            project: String::new(),
-            owner: caller.principal(),
-            instance,
-            name,
-            cwd,
-            task: input.task,
-            description: input.description,
-            prompt,
-            args: input.args,
-            env: input.env,
+        // A session cannot put an agent into another project.
+        let project = self.core.projects.to_start(caller, Some(&cwd)).await?.unwrap_or_default();
+        let resume = match &ended {
+            Some(ended) => Some(conversation_of(ended, "resume", instance.backend)?),
+            None => None,
+        };
+        let mut plan = AgentPlan::new(self, instance, (&name, cwd, project), caller.principal());
+        plan.spec.command.extend(input.args);
+        plan.spec.env.extend(input.env);
+        Ok(AgentPlan {
+            spec: HostSpec {
+                task: input.task,
+                description: input.description,
+                prompt,
+                resume,
+                ..plan.spec
+            },
+            ..plan
+        })
+    }
+}
+
+/// An agent whose row is not stored yet.
+#[derive(Debug)]
+pub(super) struct AgentPlan {
+    pub(super) instance: AgentInstance,
+    pub(super) owner: Principal,
+    /// The dispatched task that the agent is started for.
+    pub(super) task_id: Option<TaskId>,
+    /// What its host is started with.
+    pub(super) spec: HostSpec,
+}
+
+impl AgentPlan {
+    /// An agent of this name, in this folder and project.
+    pub(super) fn new(
+        agents: &Agents,
+        instance: AgentInstance,
+        (name, cwd, project): (&str, String, String),
+        owner: Principal,
+    ) -> Self {
+        let (core, settings) = (&agents.core, &agents.settings);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let agent_id = AgentId::new(&core.ids, core.now());
+        let spec = HostSpec {
+            mcp: Some(AgentMcpServer::of_agent(&settings.program, &settings.home, &agent_id)),
+            agent_id,
+            folder: settings.folder.clone(),
+            project,
+            instance: instance.name.clone(),
+            session_key: format!("agent:{}:{name}", instance.name),
+            backend: instance.backend,
+            command: [&instance.command[..], &instance.args].concat(),
+            cwd: cwd.into(),
+            env: instance.env.clone(),
+            task: None,
+            description: None,
+            prompt: None,
+            one_shot: false,
+            permission: instance.permission,
+            turn_end: instance.turn_end.clone(),
             model: None,
             resume: None,
-            task_id: None,
-        })
+            system_prompt: None,
+            answer_key: AnswerKey::random(),
+            start_timeout_ms: millis(instance.start_timeout),
+            request_timeout_ms: millis(instance.request_timeout),
+            idle_timeout_ms: instance.idle_timeout.map_or(0, millis),
+            linger_ms: 10_000,
+        };
+        Self { instance, owner, task_id: None, spec }
     }
 
     /// Makes the agent's row and stream, and the row of its token, which says what all processes of
     /// the agent may do. The token's text is not kept, as the processes identify themselves on the
-    /// socket.
+    /// socket. Returns the row, and what the host is started with.
     pub(super) async fn make_row(
         self,
         tx: &mut WriteTx,
         core: &Core,
         key: Option<(&str, &str)>,
-    ) -> Result<PlannedAgent> {
-        let session_key = free_key(tx, &self).await?;
+    ) -> Result<(AgentRow, HostSpec)> {
+        let Self { instance, owner, task_id, mut spec } = self;
+        spec.session_key = free_key(tx, &spec).await?;
         let now = tx.now();
-        let id = AgentId::new(&core.ids, now);
-        let scopes = if self.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
+        let project = Some(spec.project.clone()).filter(|project| !project.is_empty());
+        let (session_key, cwd) =
+            (spec.session_key.clone(), spec.cwd.to_string_lossy().into_owned());
+        let scopes = if instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
         let token_row = TokenRow {
             token_id: TokenId::new(&core.ids, now),
             session: session_key.clone(),
             scopes,
-            project: (!self.project.is_empty()).then(|| self.project.clone()),
+            project: project.clone(),
             created_at: now,
             expires_at: now.plus(limits::TOKEN_TTL_MAX),
             last_used_at: None,
             revoked_at: None,
             process: None,
             operator_credential: None,
-            cwd: Some(self.cwd.clone()),
+            cwd: Some(cwd.clone()),
         };
         tx.tokens().insert(&token_row, &token_hash(&new_secret())).await?;
         let row = AgentRow {
             info: AgentInfo {
-                id,
-                project: self.project.clone(),
+                id: spec.agent_id.clone(),
+                project: spec.project.clone(),
                 state: AgentState::Starting,
                 pid: 0,
-                worktree: self.cwd.clone(),
+                worktree: cwd,
                 started_at: now,
-                task: self.task.clone(),
-                description: self.description.clone(),
-                backend: self.instance.backend,
-                instance: self.instance.name.clone(),
+                task: spec.task.clone(),
+                description: spec.description.clone(),
+                backend: spec.backend,
+                instance: instance.name,
                 session_key: session_key.clone(),
                 session_id: None,
                 exit_code: None,
@@ -266,114 +291,75 @@ impl AgentPlan {
                 error: None,
             },
             owned: Ownership {
-                owner: Some(self.owner.clone()),
+                owner: Some(owner.clone()),
                 runner: Some(Principal::Session(session_key.into())),
-                project: (!self.project.is_empty()).then(|| self.project.clone()),
+                project,
             },
             machine_id: tx.machine_id().clone(),
             host: None,
             last_pid: 0,
             token_id: Some(token_row.token_id),
-            task_id: self.task_id.clone(),
-            request_timeout: self.instance.request_timeout,
+            task_id,
+            request_timeout: instance.request_timeout,
             ended_at: None,
         };
         let stream = stream_of(&row.info.id);
         let stream = tx.streams().open(&stream, &StreamVisibility::shared(&row.owned)).await?;
-        let answer_key = AnswerKey::random();
-        tx.agents().insert(&row, stream.id, key, &answer_key).await?;
-        let parent = match &self.owner {
+        tx.agents().insert(&row, stream.id, key, &spec.answer_key).await?;
+        let parent = match &owner {
             Principal::Session(key) => tx.agents().live(key).await?,
             Principal::Operator => None,
         };
         if let Some(parent) = &parent {
             tx.agents().note_parent(&row.info.id, &parent.info.id).await?;
         }
-        team::hosted_peer(tx, core, &row, self.task.as_deref().filter(|_| self.task_id.is_some()))
-            .await?;
+        if let Principal::Session(key) = &owner
+            && is_agent_key(key)
+        {
+            let channel = parent.map(|parent| parent.info.backend.as_str());
+            let context = stamp::system_context(key, channel, &row.info.session_key);
+            spec.system_prompt = Some(context);
+        }
+        let title = row.info.task.as_deref().filter(|_| row.task_id.is_some());
+        team::hosted_peer(tx, core, &row, title).await?;
         append_team_event(tx, "agent.started", &row, json!({})).await?;
-        let asked_by = parent.map(|parent| parent.info.backend);
-        Ok(PlannedAgent { row, plan: self, answer_key, asked_by })
+        Ok((row, spec))
     }
 }
 
-impl PlannedAgent {
-    /// Launches the host of an agent whose row is stored, and has the agent followed. If the host
-    /// does not start, the agent ends.
-    ///
-    /// # Errors
-    /// Why the host did not start.
-    pub(super) async fn launch(self, agents: &Agents) -> Result<(), String> {
-        let spec = self.spec(&agents.settings);
-        let id = self.row.info.id;
-        let follower = AgentFollower::new(agents, &id);
-        let program = &agents.settings.program;
-        let started = if program.as_os_str().is_empty() {
-            Err("this daemon starts no agents".to_owned())
-        } else {
-            match hosts::launch(program, &spec).await {
-                Ok(HostStarted::Running { host_pid, host_started, pid, .. }) => {
-                    Ok((process_list::identity(host_pid, host_started), pid))
-                }
-                Ok(HostStarted::Failed { error }) => Err(error),
-                Err(error) => Err(error.to_string()),
+/// Launches the host of an agent whose row is stored, and has the agent followed. If the host does
+/// not start, the agent ends.
+///
+/// # Errors
+/// Why the host did not start.
+pub(super) async fn launch(agents: &Agents, spec: &HostSpec) -> Result<(), String> {
+    let id = &spec.agent_id;
+    let follower = AgentFollower::new(agents, id);
+    let program = &agents.settings.program;
+    let started = if program.as_os_str().is_empty() {
+        Err("this daemon starts no agents".to_owned())
+    } else {
+        match hosts::launch(program, spec).await {
+            Ok(HostStarted::Running { host_pid, host_started, pid, .. }) => {
+                Ok((process_list::identity(host_pid, host_started), pid))
             }
-        };
-        let recorded = match &started {
-            Ok((host, pid)) => follower.note_host(host.clone(), *pid).await,
-            // A host that failed before its agent ran has also left its reason in the spool.
-            Err(reason) => follower.end_without_host(reason).await,
-        };
-        if let Err(error) = recorded {
-            tracing::error!(agent = %id, %error, "cannot store the result of a start");
+            Ok(HostStarted::Failed { error }) => Err(error),
+            Err(error) => Err(error.to_string()),
         }
-        if started.is_ok() {
-            // A daemon that is shutting down follows no agent; the next daemon follows this one.
-            agents.live.follow.send(id).ok();
-        }
-        started.map(|_| ())
+    };
+    let recorded = match &started {
+        Ok((host, pid)) => follower.note_host(host.clone(), *pid).await,
+        // A host that failed before its agent ran has also left its reason in the spool.
+        Err(reason) => follower.end_without_host(reason).await,
+    };
+    if let Err(error) = recorded {
+        tracing::error!(agent = %id, %error, "cannot store the result of a start");
     }
-
-    fn spec(&self, settings: &AgentSettings) -> HostSpec {
-        let Self { row, plan, answer_key, asked_by } = self;
-        let instance = &plan.instance;
-        let mut env = instance.env.clone();
-        env.extend(plan.env.clone());
-        let millis =
-            |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        HostSpec {
-            agent_id: row.info.id.clone(),
-            folder: settings.folder.clone(),
-            project: row.info.project.clone(),
-            instance: instance.name.clone(),
-            session_key: row.info.session_key.clone(),
-            backend: instance.backend,
-            command: [&instance.command[..], &instance.args, &plan.args].concat(),
-            cwd: plan.cwd.clone().into(),
-            env,
-            task: plan.task.clone(),
-            description: plan.description.clone(),
-            prompt: plan.prompt.clone(),
-            one_shot: plan.task_id.is_some(),
-            permission: instance.permission,
-            turn_end: instance.turn_end.clone(),
-            model: plan.model.clone(),
-            resume: plan.resume.clone(),
-            system_prompt: match &plan.owner {
-                Principal::Session(key) if is_agent_key(key) => {
-                    let channel = asked_by.map(AgentBackend::as_str);
-                    Some(stamp::system_context(key, channel, &row.info.session_key))
-                }
-                _ => None,
-            },
-            mcp: Some(AgentMcpServer::of_agent(&settings.program, &settings.home, &row.info.id)),
-            answer_key: answer_key.clone(),
-            start_timeout_ms: millis(instance.start_timeout),
-            request_timeout_ms: millis(instance.request_timeout),
-            idle_timeout_ms: instance.idle_timeout.map_or(0, millis),
-            linger_ms: 10_000,
-        }
+    if started.is_ok() {
+        // A daemon that is shutting down follows no agent; the next daemon follows this one.
+        agents.live.follow.send(id.clone()).ok();
     }
+    started.map(|_| ())
 }
 
 /// Why no further agent of this instance may start now; `None` if one may.
@@ -399,15 +385,6 @@ pub(super) async fn full(tx: &mut WriteTx, instance: &AgentInstance) -> Result<O
     Ok(None)
 }
 
-/// Why an agent that must start at once should not: the vendor currently refuses another agent of
-/// its instance because of a usage limit.
-pub(super) async fn limited(tx: &mut WriteTx, instance: &AgentInstance) -> Result<Option<String>> {
-    let name = &instance.name;
-    Ok(tx.agents().limited_in(name).await?.map(|key| {
-        format!("instance {name}: the vendor refuses {key} for usage, so it would refuse another")
-    }))
-}
-
 /// The vendor's id of an ended agent's conversation, which an agent of `backend` is to continue.
 pub(super) fn conversation_of(
     ended: &AgentRow,
@@ -424,12 +401,12 @@ pub(super) fn conversation_of(
 /// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent
 /// with the same key has those of an earlier one. Within a project that is intended. If the key is
 /// of another project, the default name gets a number, and any other name is a conflict.
-async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String> {
-    let first = format!("agent:{}:{}", plan.instance.name, plan.name);
+async fn free_key(tx: &mut WriteTx, spec: &HostSpec) -> Result<String> {
+    let first = &spec.session_key;
     let mut key = first.clone();
     for number in 2.. {
-        let is_others = tx.agents().is_key_of_another_project(&key, &plan.project).await?;
-        if (!is_others || key == first)
+        let is_others = tx.agents().is_key_of_another_project(&key, &spec.project).await?;
+        if (!is_others || key == *first)
             && let Some(live) = tx.agents().live(&key).await?
         {
             return Err(Error::Conflict(format!(
@@ -440,7 +417,7 @@ async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String> {
         if !is_others {
             break;
         }
-        if plan.name != DEFAULT_NAME {
+        if *first != format!("agent:{}:{DEFAULT_NAME}", spec.instance) {
             return Err(Error::Conflict(format!(
                 "{key} is the key of an agent of another project; choose another name"
             )));

@@ -2,19 +2,21 @@
 //! agent's rows that the files of this service share.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, socket_path};
 use svc_model::{
     AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, DeliveryState, InstanceView,
     NewEvent, Ownership, PeerState, PeerStatus, Principal, RunId, StatusEvidence, StreamName,
     StreamVisibility, Task, TaskId, Timestamp, WaitingFor, WaitingKind,
-    agent::{AgentBackend, AgentState, RequestKind},
+    agent::{AgentBackend, AgentInfo, AgentState, RequestKind},
     backend_names,
     conversation::SourceTool,
     limits,
@@ -28,7 +30,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::boxed;
 use crate::service::{
-    Error, ResourceKind, Result,
+    Error, Listed, ResourceKind, Result,
     access::Access,
     assignments::{AgentSender, sender_of, tell},
     core::{Core, lock},
@@ -43,7 +45,6 @@ pub struct Agents {
     pub(super) prompts: Prompts,
     pub(super) settings: Arc<AgentSettings>,
     pub(super) live: Arc<LiveAgents>,
-    pub(super) reach: HostReach,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -66,14 +67,53 @@ pub(super) struct LiveAgents {
     /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
     pub(super) dispatching: Mutex<HashSet<AgentId>>,
-    /// The calls that wait for the answer to an assignment, each by the end of its wait.
-    pub(super) waits: Mutex<HashSet<(RunId, Timestamp)>>,
+    /// The calls that wait for the answers to assignments.
+    pub(super) waits: Mutex<HashMap<RunId, RunWaits>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
-    /// The calls that start an agent, each with its task once that is known.
-    pub(super) start_calls: Mutex<Vec<Arc<OnceLock<TaskId>>>>,
+    /// Tasks whose prompts this process sends, and tasks that it cancels.
+    pub(super) sending: Mutex<HashSet<TaskId>>,
+    pub(super) cancelling: Mutex<HashSet<TaskId>>,
+    /// Read by calls that start an agent and answer from its rows: no agent is removed meanwhile.
+    pub(super) start_calls: tokio::sync::RwLock<()>,
     /// Notified when an agent may be due to be removed.
     pub(super) removals: tokio::sync::Notify,
+    /// Agents whose hosts do not answer.
+    unreachable: Mutex<HashSet<AgentId>>,
+}
+
+/// An agent, as the daemon shows it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct AgentView {
+    /// The agent.
+    #[serde(flatten)]
+    pub info: AgentInfo,
+    /// Process id of its host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_pid: Option<u32>,
+    /// Name of its machine, in lists, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Where its host listens.
+    pub socket_path: String,
+}
+
+impl Listed for AgentView {
+    const NAME: &'static str = "hosts";
+}
+
+/// The calls that wait for the answer to one assignment, until the last of them is over.
+#[derive(Debug, Default)]
+pub(super) struct RunWaits {
+    /// The end of each call's wait.
+    pub(super) ends: Vec<Timestamp>,
+    /// A call has taken the answer, or takes it now.
+    pub(super) is_taken: bool,
+    /// The response with the answer was handed to the connection of a call.
+    pub(super) is_handed: bool,
 }
 
 impl Agents {
@@ -85,15 +125,27 @@ impl Agents {
             dispatching: Mutex::default(),
             waits: Mutex::default(),
             choosing: tokio::sync::Mutex::default(),
-            start_calls: Mutex::default(),
+            sending: Mutex::default(),
+            cancelling: Mutex::default(),
+            start_calls: tokio::sync::RwLock::default(),
             removals: tokio::sync::Notify::new(),
+            unreachable: Mutex::default(),
         };
-        let reach = HostReach::new(core.clone());
-        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live), reach }
+        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live) }
     }
 
     pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {
         self.settings = Arc::new(settings);
+    }
+
+    /// Runs a call that starts an agent and answers from the agent's rows, however soon the agent
+    /// ends and is removed.
+    pub(in crate::service) async fn before_removal<T>(&self, call: impl Future<Output = T>) -> T {
+        let reading = self.live.start_calls.read().await;
+        let done = call.await;
+        drop(reading);
+        self.live.removals.notify_one();
+        done
     }
 
     #[boxed]
@@ -108,6 +160,23 @@ impl Agents {
         Ok(views.filter(|view| view.callable || !callable_only).collect())
     }
 
+    pub(super) fn view(&self, mut row: AgentRow) -> AgentView {
+        let socket = socket_path(&self.settings.folder, &row.info.id);
+        let is_here = row.machine_id == self.core.store.machine().machine_id;
+        if row.ended_at.is_none()
+            && (!is_here || lock(&self.live.unreachable).contains(&row.info.id))
+        {
+            row.info.state = AgentState::Unreachable;
+        }
+        AgentView {
+            host_pid: row.host.map(|host| host.pid),
+            machine: None,
+            ended_at: row.ended_at,
+            socket_path: socket.to_string_lossy().into_owned(),
+            info: row.info,
+        }
+    }
+
     pub(super) fn host(&self, id: &AgentId) -> HostClient {
         HostClient::new(id.clone(), socket_path(&self.settings.folder, id))
     }
@@ -119,7 +188,7 @@ impl Agents {
         answer: Result<T, HostError>,
     ) -> Result<T, HostError> {
         if let Err(HostError::Wedged | HostError::Absent | HostError::Broken(_)) = &answer {
-            self.reach.note_failure(id).await;
+            self.note_unreached(id).await;
         }
         answer
     }
@@ -148,51 +217,65 @@ impl AgentSettings {
         &self,
         instance: Option<&str>,
         backend: Option<&str>,
-    ) -> Result<AgentInstance, String> {
+    ) -> Result<AgentInstance> {
         let all = self.resolved();
+        let field = if instance.is_none() && backend.is_some() { "backend" } else { "instance" };
         let backend = backend.map(|backend| backend_names(backend).1);
-        let callable = || all.iter().filter(|it| it.view.callable);
-        let names = || listed(callable().map(|it| it.view.instance.as_str()));
-        if let Some(name) = instance {
-            if !all.iter().any(|it| it.view.instance == name) {
-                return Err(format!("there is no instance {name:?}; there are: {}", names()));
-            }
-            let chosen = self.callable(name)?;
-            return match backend {
-                Some(backend) if backend != chosen.backend.as_str() => {
-                    Err(format!("instance {name} has backend {}", chosen.backend))
-                }
-                _ => Ok(chosen),
-            };
-        }
-        let name = if let Some(backend) = backend {
-            if AgentBackend::parse(backend).is_none() {
-                return Err(format!(
-                    "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
-                ));
-            }
-            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
-            match of_backend[..] {
-                [one] => one.view.instance.clone(),
-                [] => return Err(format!("no instance has backend {backend}")),
-                _ => {
-                    let of_backend = callable().filter(|it| it.view.backend == backend);
-                    let names = listed(of_backend.map(|it| it.view.instance.as_str()));
-                    return Err(format!(
-                        "several instances have backend {backend}: name one of {names}"
-                    ));
-                }
-            }
-        } else {
-            let callable: Vec<_> = callable().collect();
-            match (&self.config.default_agent, &callable[..]) {
-                (Some(name), _) => name.clone(),
-                (None, [one]) => one.view.instance.clone(),
-                (None, _) => return Err(format!("name one of: {}", names())),
-            }
+        let chosen = match (instance, backend) {
+            (Some(name), _) => all
+                .iter()
+                .find(|it| it.view.instance == name)
+                .ok_or_else(|| format!("there is no instance {name:?}")),
+            (None, Some(backend)) => only_of_backend(&all, backend),
+            (None, None) => self.default_of(&all),
         };
-        self.callable(&name)
+        let name = &chosen.map_err(|why| choices(field, &why, &all))?.view.instance;
+        let chosen = self.callable(name).map_err(|why| Error::invalid(field, why))?;
+        match backend {
+            Some(backend) if backend != chosen.backend.as_str() => {
+                let why = format!("instance {name} has backend {}", chosen.backend);
+                Err(Error::invalid(field, why))
+            }
+            _ => Ok(chosen),
+        }
     }
+
+    /// The configured default, else the only callable instance.
+    pub(super) fn default_of<'a>(
+        &self,
+        all: &'a [ResolvedInstance],
+    ) -> Result<&'a ResolvedInstance, String> {
+        if let Some(name) = &self.config.default_agent {
+            let named = all.iter().find(|it| it.view.instance == *name);
+            return named.ok_or_else(|| format!("there is no instance {name}: see default_agent"));
+        }
+        let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+        match callable[..] {
+            [one] => Ok(one),
+            _ => Err("it is not clear who is meant".to_owned()),
+        }
+    }
+}
+
+pub(super) fn only_of_backend<'a>(
+    all: &'a [ResolvedInstance],
+    backend: &str,
+) -> Result<&'a ResolvedInstance, String> {
+    if AgentBackend::parse(backend).is_none() {
+        return Err(format!("{backend:?} is not claude, codex, gemini, opencode, acp or exec"));
+    }
+    let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
+    match of_backend[..] {
+        [one] => Ok(one),
+        [] => Err(format!("no instance has backend {backend}")),
+        _ => Err(format!("several instances have backend {backend}: name one")),
+    }
+}
+
+/// The error for a name that gives no instance. Lists the callable instances.
+pub(super) fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
+    let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
+    Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
 }
 
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -286,20 +369,10 @@ pub(super) async fn set_peer_state(
     team::set_hosted_state(tx, &mut own.peer, state, why).await
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct HostReach {
-    core: Core,
-    unreachable: Arc<Mutex<HashSet<AgentId>>>,
-}
-
-impl HostReach {
-    pub(super) fn new(core: Core) -> Self {
-        Self { core, unreachable: Arc::default() }
-    }
-
+impl Agents {
     /// Probes an agent's host again and again until the future is dropped.
-    pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
-        let mut probe = host.keep();
+    pub(super) async fn watch_host(&self, id: &AgentId) {
+        let mut probe = self.host(id).keep();
         let mut is_first = true;
         loop {
             sleep(HOST_CHECK).await;
@@ -313,15 +386,16 @@ impl HostReach {
         }
     }
 
-    pub(super) async fn note_failure(&self, id: &AgentId) {
+    /// Notes that a request to a host failed.
+    pub(super) async fn note_unreached(&self, id: &AgentId) {
         if let Err(error) = self.note_reached(id, false, false).await {
             let error = chain(&error);
             tracing::error!(agent = %id, error, "cannot note that a host does not answer");
         }
     }
 
-    pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
-        lock(&self.unreachable).contains(id)
+    pub(super) fn forget_reach(&self, id: &AgentId) {
+        lock(&self.live.unreachable).remove(id);
     }
 
     /// Stores whether a host answers, if that has changed. With `in_any_case` also without a
@@ -335,7 +409,7 @@ impl HostReach {
             }
         }
         let is_news = {
-            let mut unreachable = lock(&self.unreachable);
+            let mut unreachable = lock(&self.live.unreachable);
             if is_reached { unreachable.remove(id) } else { unreachable.insert(id.clone()) }
         };
         if !is_news && !in_any_case {
@@ -349,10 +423,6 @@ impl HostReach {
             show_state(tx, &row, state, None).await
         }));
         write.await
-    }
-
-    pub(super) fn forget(&self, id: &AgentId) {
-        lock(&self.unreachable).remove(id);
     }
 }
 

@@ -3,9 +3,9 @@
 //! that a person started, and a message from one session to another are rows of the same kind with
 //! the same states.
 //!
-//! `next` is the state machine: it decides what an event does to an assignment, without I/O.
-//! `apply` carries that out: it updates the row, appends events to the streams of both ends, and
-//! begins the task. `settle` ends tasks and notifies the requester; `turns` relates the turn of a
+//! `next` is the state machine: it decides which state an event leads to, without I/O. `apply`
+//! carries that out: it updates the row, appends events to the streams of both ends, and begins
+//! the task. `settle` ends tasks and notifies the requester; `turns` relates the turn of a
 //! participant to the messages that began it. `agents/queue.rs` decides which agent gets a task,
 //! and when. All of this runs inside write jobs.
 
@@ -22,8 +22,8 @@ use svc_store::{AssignmentRow, AssignmentState, StoreError, WriteTx};
 use super::{tasks, team};
 
 pub(super) use settle::{
-    AgentSender, TaskEnd, caller_as, end, end_answered, end_otherwise, hold_answer,
-    is_answer_given, note_returned, retry, sender_of, settle_exit, settle_turn, tell, tell_again,
+    AgentSender, TaskEnd, caller_as, end, end_answered, end_or_retry, end_otherwise, hold_answer,
+    is_answer_given, note_returned, sender_of, settle_exit, settle_turn, tell, tell_again,
 };
 pub(super) use turns::{
     agent_ended, late_turn_prompted, mail_refused, silent_turn_ended, terms_of_reply, turn_began,
@@ -54,40 +54,35 @@ pub(super) enum AssignmentOutcome {
     Cancelled,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AssignmentEffect {
-    /// Append the state of the message to the streams of sender and receiver.
-    Tell,
-    BeginTask,
-    EndTask(TaskStatus),
+impl AssignmentOutcome {
+    /// The state that the assignment ends in, and that of its task.
+    const fn ends(self) -> (AssignmentState, TaskStatus) {
+        match self {
+            Self::Answered => (AssignmentState::Ok, TaskStatus::Done),
+            Self::Silent => (AssignmentState::NoReply, TaskStatus::Done),
+            Self::Expired => (AssignmentState::Timeout, TaskStatus::Failed),
+            Self::Failed => (AssignmentState::Error, TaskStatus::Failed),
+            Self::Cancelled => (AssignmentState::Error, TaskStatus::Cancelled),
+        }
+    }
 }
 
-/// The state of an assignment after an event, and the effects in order; `None` if the event changes
-/// nothing. An assignment that has ended does not change.
-fn next(
-    state: AssignmentState,
-    mode: RunMode,
-    event: AssignmentEvent,
-) -> Option<(AssignmentState, &'static [AssignmentEffect])> {
-    use AssignmentEffect::{BeginTask, EndTask, Tell};
-    use AssignmentState::{Error, NoReply, Ok, Queued, Running, Sent, Starting, Timeout};
-    let step = |state, effects: &'static [AssignmentEffect]| Some((state, effects));
+/// The state of an assignment after an event; `None` if the event changes nothing. An assignment
+/// that has ended does not change.
+fn next(state: AssignmentState, mode: RunMode, event: AssignmentEvent) -> Option<AssignmentState> {
+    use AssignmentState::{Ok, Queued, Running, Sent, Starting};
     match (state, event) {
-        (Queued, AssignmentEvent::Taken) => step(Starting, &[]),
-        (Queued | Starting, AssignmentEvent::Stored) => step(Sent, &[Tell]),
+        (Queued, AssignmentEvent::Taken) => Some(Starting),
+        (Queued | Starting, AssignmentEvent::Stored) => Some(Sent),
         // A text that asks for no answer is done when the model has it.
         (Queued | Starting | Sent, AssignmentEvent::Begun) => match mode {
-            RunMode::Followup => step(Running, &[Tell, BeginTask]),
-            RunMode::Notify | RunMode::Steer => step(Ok, &[Tell]),
+            RunMode::Followup => Some(Running),
+            RunMode::Notify | RunMode::Steer => Some(Ok),
         },
-        (Queued | Starting | Sent | Running, AssignmentEvent::Ended(outcome)) => match outcome {
-            AssignmentOutcome::Answered => step(Ok, &[Tell, EndTask(TaskStatus::Done)]),
-            AssignmentOutcome::Silent => step(NoReply, &[Tell, EndTask(TaskStatus::Done)]),
-            AssignmentOutcome::Expired => step(Timeout, &[Tell, EndTask(TaskStatus::Failed)]),
-            AssignmentOutcome::Failed => step(Error, &[Tell, EndTask(TaskStatus::Failed)]),
-            AssignmentOutcome::Cancelled => step(Error, &[Tell, EndTask(TaskStatus::Cancelled)]),
-        },
-        (Queued | Starting | Sent | Running, AssignmentEvent::Retried) => step(Queued, &[]),
+        (Queued | Starting | Sent | Running, AssignmentEvent::Ended(outcome)) => {
+            Some(outcome.ends().0)
+        }
+        (Queued | Starting | Sent | Running, AssignmentEvent::Retried) => Some(Queued),
         // The assignment is over, or the event repeats what is known.
         _ => None,
     }
@@ -107,7 +102,7 @@ pub(super) async fn apply(
     row: &mut AssignmentRow,
     event: AssignmentEvent,
 ) -> Result<Option<TaskStatus>, StoreError> {
-    let Some((state, effects)) = next(row.state, row.mode, event) else { return Ok(None) };
+    let Some(state) = next(row.state, row.mode, event) else { return Ok(None) };
     row.state = state;
     if event == AssignmentEvent::Begun {
         row.begun_at.get_or_insert(tx.now());
@@ -116,15 +111,16 @@ pub(super) async fn apply(
         row.ended_at.get_or_insert(tx.now());
     }
     tx.assignments().update(row).await?;
-    let mut ends = None;
-    for effect in effects {
-        match effect {
-            AssignmentEffect::Tell => tell_ends(tx, row).await?,
-            AssignmentEffect::BeginTask => begin_task(tx, row).await?,
-            AssignmentEffect::EndTask(status) => ends = Some(*status),
-        }
+    if !matches!(event, AssignmentEvent::Taken | AssignmentEvent::Retried) {
+        tell_ends(tx, row).await?;
     }
-    Ok(ends)
+    if state == AssignmentState::Running {
+        begin_task(tx, row).await?;
+    }
+    Ok(match event {
+        AssignmentEvent::Ended(outcome) => Some(outcome.ends().1),
+        _ => None,
+    })
 }
 
 async fn begin_task(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreError> {
@@ -178,7 +174,7 @@ mod tests {
         [Queued, Starting, Sent, Running, Ok, NoReply, Timeout, Error];
 
     fn states(event: AssignmentEvent) -> [Option<AssignmentState>; 8] {
-        ALL.map(|state| next(state, RunMode::Followup, event).map(|(state, _)| state))
+        ALL.map(|state| next(state, RunMode::Followup, event))
     }
 
     /// Each line: an event, and the state that it leads to from each state of `ALL`.
@@ -204,25 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn a_task_ends_with_every_end_and_both_ends_are_told_first() {
-        for (outcome, status) in [
-            (AssignmentOutcome::Answered, TaskStatus::Done),
-            (AssignmentOutcome::Silent, TaskStatus::Done),
-            (AssignmentOutcome::Expired, TaskStatus::Failed),
-            (AssignmentOutcome::Failed, TaskStatus::Failed),
-            (AssignmentOutcome::Cancelled, TaskStatus::Cancelled),
-        ] {
-            let step = next(Running, RunMode::Followup, AssignmentEvent::Ended(outcome));
-            let told_first = [AssignmentEffect::Tell, AssignmentEffect::EndTask(status)];
-            assert_eq!(step.expect("it ends").1, told_first, "{outcome:?}");
-        }
-    }
-
-    #[test]
     fn a_text_that_asks_nothing_is_over_when_the_model_has_it() {
         for mode in [RunMode::Notify, RunMode::Steer] {
-            let step = next(Sent, mode, AssignmentEvent::Begun);
-            assert_eq!(step, Some((Ok, &[AssignmentEffect::Tell][..])));
+            assert_eq!(next(Sent, mode, AssignmentEvent::Begun), Some(Ok));
         }
     }
 }

@@ -14,6 +14,7 @@ use svc_model::{
 use svc_store::{
     AgentRow, AssignmentEnd, AssignmentRow, DeliveryTerms, StoreError, TaskRow, WriteTx,
 };
+use svc_sys::process_list;
 
 use super::{AssignmentEvent, AssignmentOutcome, apply};
 use crate::service::{Error, Result, core::Core, tasks, team};
@@ -25,7 +26,7 @@ pub(in crate::service) struct TaskEnd {
     outcome: AssignmentOutcome,
     result: Option<String>,
     report: TaskReport,
-    /// Another instance may try: the agent said nothing, and the prompt certainly had no effect.
+    /// Another instance may try: nobody said anything, and the prompt certainly had no effect.
     may_retry: bool,
 }
 
@@ -35,8 +36,9 @@ impl TaskEnd {
         Self { outcome, result: None, report, may_retry: false }
     }
 
-    fn answered(result: Option<String>) -> Self {
-        Self { result, ..Self::new(AssignmentOutcome::Answered, None) }
+    /// The failure of work that nobody has begun.
+    pub(in crate::service) fn not_begun(error: String) -> Self {
+        Self { may_retry: true, ..Self::new(AssignmentOutcome::Failed, Some(error)) }
     }
 }
 
@@ -87,24 +89,22 @@ pub(in crate::service) async fn settle_exit(
 ) -> Result<()> {
     let Some(task) = task_of(tx, work).await? else { return Ok(()) };
     let is_cancelled = task.task.cancel_requested_at.is_some();
-    let mut end = match work.turn.take() {
-        Some(turn) => {
-            let mut end = if turn.outcome == TurnOutcome::Ended {
-                TaskEnd { result: turn.result.clone(), ..of_exit(row, work) }
-            } else {
-                of_turn(&turn, work, is_cancelled)
-            };
-            if end.outcome != AssignmentOutcome::Cancelled && row.info.exit_code.is_some() {
-                end.report.exit_code = row.info.exit_code;
-            }
-            // The program was stopped because its turn was over, so its signal does not matter.
-            if end.outcome == AssignmentOutcome::Failed {
-                end.report.signal = row.info.signal.map(signal_name);
-            }
-            end
+    let turn = work.turn.take();
+    let turn = turn.as_ref();
+    let mut end = match turn.filter(|turn| turn.outcome != TurnOutcome::Ended) {
+        Some(turn) => of_turn(turn, work, is_cancelled),
+        None => {
+            let result = turn.and_then(|turn| turn.result.clone());
+            TaskEnd { result, ..of_exit(row, work) }
         }
-        None => of_exit(row, work),
     };
+    if turn.is_some() && end.outcome != AssignmentOutcome::Cancelled {
+        end.report.exit_code = row.info.exit_code.or(end.report.exit_code);
+    }
+    // A program that was stopped because its turn was over failed not by its signal.
+    if turn.is_some() && end.outcome == AssignmentOutcome::Failed {
+        end.report.signal = row.info.signal.map(signal_name);
+    }
     if is_cancelled {
         end = TaskEnd { outcome: AssignmentOutcome::Cancelled, may_retry: false, ..end };
     }
@@ -112,10 +112,10 @@ pub(in crate::service) async fn settle_exit(
 }
 
 fn of_turn(turn: &TurnEnd, work: &AssignmentRow, is_cancelled: bool) -> TaskEnd {
-    let Some((_, error)) = failure_of(turn) else {
-        return TaskEnd::answered(turn.result.clone());
-    };
     let result = turn.result.clone();
+    let Some((_, error)) = failure_of(turn) else {
+        return TaskEnd { result, ..TaskEnd::new(AssignmentOutcome::Answered, None) };
+    };
     if is_cancelled && turn.outcome == TurnOutcome::Interrupted {
         return TaskEnd { result, ..TaskEnd::new(AssignmentOutcome::Cancelled, None) };
     }
@@ -130,25 +130,24 @@ fn of_turn(turn: &TurnEnd, work: &AssignmentRow, is_cancelled: bool) -> TaskEnd 
 /// The end of a task whose agent ended without reporting the end of the turn.
 fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
     let info = &row.info;
-    let failed_with = |error: String, may_retry: bool| TaskEnd {
+    let failed = |otherwise: String, may_retry: bool| TaskEnd {
         outcome: AssignmentOutcome::Failed,
         result: None,
         report: TaskReport {
             exit_code: info.exit_code,
             signal: info.signal.map(signal_name),
-            error: Some(error),
+            error: Some(info.error.clone().unwrap_or(otherwise)),
         },
         may_retry,
-    };
-    let failed = |otherwise: String, may_retry: bool| {
-        failed_with(info.error.clone().unwrap_or(otherwise), may_retry)
     };
     if work.taken_at.is_none() {
         // The host has every prompt on record before the agent has it.
         return failed("the agent ended before it took the prompt".to_owned(), true);
     }
     if info.state == AgentState::Lost {
-        return failed_with("outcome unknown".to_owned(), false);
+        let mut lost = failed(String::new(), false);
+        lost.report.error = Some("outcome unknown".to_owned());
+        return lost;
     }
     // For `exec`, the exit of the program is the answer. An agent of another backend that ended
     // before it answered has no answer, whatever its exit code.
@@ -156,7 +155,7 @@ fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
     match (info.exit_code, info.signal) {
         (Some(0), _) if is_answer => TaskEnd {
             report: TaskReport { exit_code: Some(0), ..TaskReport::default() },
-            ..TaskEnd::answered(None)
+            ..TaskEnd::new(AssignmentOutcome::Answered, None)
         },
         (Some(0), _) => failed("the agent ended before it answered".to_owned(), false),
         (Some(code), _) => {
@@ -181,18 +180,30 @@ async fn settle(
         return Ok(());
     }
     let was_lost = row.info.state == AgentState::Lost && work.taken_at.is_none();
-    if end_as.may_retry && end_as.outcome == AssignmentOutcome::Failed {
-        let error = end_as.report.error.clone().unwrap_or_default();
-        if was_lost && work.attempt < LOST_ATTEMPTS {
-            let same = work.instance.clone();
-            return retry(tx, work, &task, same, &error).await;
-        }
-        if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
-            let next = work.requirements.failover.remove(0);
-            return retry(tx, work, &task, next, &error).await;
-        }
+    if was_lost && end_as.may_retry && work.attempt < LOST_ATTEMPTS {
+        let (same, error) = (work.instance.clone(), end_as.report.error.unwrap_or_default());
+        return retry(tx, work, &task, same, &error).await;
     }
-    end(tx, core, work, &mut task, end_as).await
+    end_or_retry(tx, core, work, &mut task, end_as).await
+}
+
+/// Ends work and its task, or gives them to the next instance of the failover.
+pub(in crate::service) async fn end_or_retry(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &mut AssignmentRow,
+    task: &mut TaskRow,
+    end_as: TaskEnd,
+) -> Result<()> {
+    let is_named = work.requirements.agent_id.is_some();
+    if !end_as.may_retry || is_named || work.requirements.failover.is_empty() {
+        return end(tx, core, work, task, end_as).await;
+    }
+    let next = work.requirements.failover.remove(0);
+    work.requirements.peer_id = None;
+    retry(tx, work, task, next, &end_as.report.error.unwrap_or_default()).await?;
+    core.work.notify_one();
+    Ok(())
 }
 
 async fn task_of(tx: &mut WriteTx, work: &AssignmentRow) -> Result<Option<TaskRow>, StoreError> {
@@ -203,7 +214,7 @@ async fn task_of(tx: &mut WriteTx, work: &AssignmentRow) -> Result<Option<TaskRo
 }
 
 /// Puts a task back into the queue for another attempt, with an event about the failed one.
-pub(in crate::service) async fn retry(
+async fn retry(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
     task: &TaskRow,
@@ -483,22 +494,7 @@ fn describe_end(task: &Task, instance: &str) -> String {
 }
 
 fn signal_name(signal: i32) -> String {
-    const NAMES: [(i32, &str); 12] = [
-        (1, "SIGHUP"),
-        (2, "SIGINT"),
-        (3, "SIGQUIT"),
-        (4, "SIGILL"),
-        (6, "SIGABRT"),
-        (8, "SIGFPE"),
-        (9, "SIGKILL"),
-        (11, "SIGSEGV"),
-        (13, "SIGPIPE"),
-        (14, "SIGALRM"),
-        (15, "SIGTERM"),
-        (24, "SIGXCPU"),
-    ];
-    let known = NAMES.iter().find(|(number, _)| *number == signal);
-    known.map_or_else(|| signal.to_string(), |(_, name)| (*name).to_owned())
+    process_list::signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned)
 }
 
 /// The sender of a session's messages: its peer, else its key.

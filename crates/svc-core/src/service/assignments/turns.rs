@@ -31,6 +31,7 @@ const UNSEEN: &str = "the agent ended before it had the message";
 const SESSION_ENDED: &str = "the session ended during the turn, and its outcome is unknown";
 
 /// How a turn that a message began ended.
+#[derive(Clone)]
 enum TurnOutput {
     Said(TurnReply),
     /// No answer: a code, and the reason as a text for people.
@@ -94,10 +95,7 @@ pub(in crate::service) async fn turn_said(
     peer: &PeerId,
     words: &str,
 ) -> Result<()> {
-    for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnOutput::Said(TurnReply::from_text(words))).await?;
-    }
-    Ok(())
+    answer_turn(tx, core, peer, TurnOutput::Said(TurnReply::from_text(words))).await
 }
 
 /// Fails the questions of a turn that ended without last words, with this reason. `None`: the
@@ -109,10 +107,7 @@ pub(in crate::service) async fn turn_failed(
     failure: Option<&str>,
 ) -> Result<()> {
     let (code, why) = failure.map_or(("interrupted", INTERRUPTED), |why| ("failed", why));
-    for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
-    }
-    Ok(())
+    answer_turn(tx, core, peer, TurnOutput::Failed(code, why.to_owned())).await
 }
 
 /// Fails the questions of a turn whose end no hook has reported. The client's own record, the end
@@ -131,12 +126,23 @@ pub(in crate::service) async fn silent_turn_ended(
         PeerStatus::Offline => ("target_ended", SESSION_ENDED),
         _ => return Ok(()),
     };
-    // For a hosted agent, the host reports the end of turns.
-    let is_hosted = tx.peers().is_hosted(peer).await?;
+    if tx.peers().is_hosted(peer).await? {
+        // The host reports the end of turns.
+        end_turn(tx, peer).await?;
+        return Ok(());
+    }
+    answer_turn(tx, core, peer, TurnOutput::Failed(code, why.to_owned())).await
+}
+
+/// Ends a turn, and answers the questions with which it began.
+async fn answer_turn(
+    tx: &mut WriteTx,
+    core: &Core,
+    peer: &PeerId,
+    output: TurnOutput,
+) -> Result<()> {
     for question in end_turn(tx, peer).await? {
-        if !is_hosted {
-            reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
-        }
+        reply(tx, core, question, output.clone()).await?;
     }
     Ok(())
 }
@@ -214,14 +220,13 @@ pub(in crate::service) async fn mail_refused(
 }
 
 /// Fails the questions to an agent that has ended, and ends the deliveries to it, so that a later
-/// agent of the same name does not get them. Returns the peer if it has more deliveries than one
-/// write job may end: see [`team::end_deliveries`].
+/// agent of the same name does not get them.
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
     agent: &AgentRow,
-) -> Result<Option<PeerId>> {
-    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(None) };
+) -> Result<()> {
+    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(()) };
     let peer = own.peer.peer_id;
     for row in tx.assignments().of_agent(&agent.info.id).await? {
         let Some(id) = &row.message_id else { continue };
@@ -236,8 +241,9 @@ pub(in crate::service) async fn agent_ended(
             reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
         }
     }
-    let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
-    Ok(has_more.then_some(peer))
+    // The sweep of stranded inboxes ends what is left after one job.
+    give_up(tx, &peer, AGENT_ENDED).await?;
+    Ok(())
 }
 
 async fn message_to(

@@ -1,16 +1,23 @@
 //! Connections to app-servers. A connection to a process is renewed as long as the process runs a
 //! session, and what the app-server reports is stored.
+//!
+//! [`OpenPrompts`] has the prompts of one connection, and finds out who answered each. The
+//! app-server reports that a request is resolved, but not by whose answer. If this daemon had sent
+//! an answer before that, the item decides whose answer counted: if the item was declined and our
+//! answer was a denial, or neither, our answer counted, else the person's. A permitted item reports
+//! this only at its end. So a permission counts as ours if the item is not over within
+//! [`DECLINED_WITHIN`], and is corrected later if that was wrong. Without an item whose end is
+//! reported, an answer that was sent before the request was resolved counts.
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
     time::Duration,
 };
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde_json::Value;
 use svc_model::{
-    ProcessIdentity, RecordedState,
+    AgentRequestId, ProcessIdentity, RecordedState,
     hook::{AttendedPrompts, ClientPrompt, CodexPrompt, UsageLimit},
     limits,
 };
@@ -25,14 +32,12 @@ use tokio::{
     time::{Instant, interval_at, sleep, sleep_until},
 };
 
-use super::{
-    AppServerOrder, AppServerRegistration, AppServers, OpenedThread, ThreadRegistry,
-    open_prompts::{Ended, OpenPrompts},
-};
+use super::{AppServerOrder, AppServerRegistration, AppServers};
 use crate::boxed;
 use crate::service::{
     Result,
-    prompts::{GivenAnswer, PromptEnd},
+    hooks::Hooks,
+    prompts::{ConnectedPrompt, GivenAnswer, PromptEnd},
 };
 
 /// Pause before the next attempt to connect. A hook of Codex ends it.
@@ -41,7 +46,7 @@ const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::fr
 impl AppServers {
     /// Follows the app-servers of all sessions while their processes run.
     #[boxed]
-    pub async fn run(self, registry: Arc<dyn ThreadRegistry>) {
+    pub async fn run(self, hooks: Hooks) {
         let mut hooks_changed = self.core.codex_hooks.subscribe();
         let mut followers = JoinSet::new();
         let mut followed = HashSet::new();
@@ -50,8 +55,7 @@ impl AppServers {
                 Ok(processes) => {
                     for process in processes {
                         if followed.insert(process.clone()) {
-                            let registry = Arc::clone(&registry);
-                            followers.spawn(self.clone().keep_following(process, registry));
+                            followers.spawn(self.clone().keep_following(process, hooks.clone()));
                         }
                     }
                 }
@@ -69,11 +73,7 @@ impl AppServers {
         }
     }
 
-    async fn keep_following(
-        self,
-        process: ProcessIdentity,
-        registry: Arc<dyn ThreadRegistry>,
-    ) -> ProcessIdentity {
+    async fn keep_following(self, process: ProcessIdentity, hooks: Hooks) -> ProcessIdentity {
         let mut hooks_changed = self.core.codex_hooks.subscribe();
         let (mut failures, mut last) = (0, String::new());
         while self.is_needed(&process).await {
@@ -81,17 +81,18 @@ impl AppServers {
                 Ok(socket) => {
                     tracing::debug!(pid = process.pid, "connected to an app-server of Codex");
                     (failures, last) = (0, String::new());
-                    let follower = AppServerFollower {
+                    let mut follower = AppServerFollower {
                         servers: &self,
                         process: &process,
-                        registry: &*registry,
+                        hooks: &hooks,
                         protocol: AppServerProtocol::default(),
                         open: OpenPrompts::default(),
                         answers: FuturesUnordered::new(),
                         taken: HashMap::new(),
                         found: HashMap::new(),
                     };
-                    follower.follow(socket, &mut hooks_changed).await
+                    let ended = follower.run(socket, &mut hooks_changed).await;
+                    ended.err().unwrap_or(CodexSocketError::Closed)
                 }
                 Err(error) => error,
             };
@@ -134,7 +135,7 @@ const LIST_SOON: Duration = Duration::from_millis(250);
 struct AppServerFollower<'a> {
     servers: &'a AppServers,
     process: &'a ProcessIdentity,
-    registry: &'a dyn ThreadRegistry,
+    hooks: &'a Hooks,
     protocol: AppServerProtocol,
     open: OpenPrompts,
     /// Pending answers to prompts, each with the id of its request.
@@ -148,27 +149,9 @@ struct AppServerFollower<'a> {
 impl AppServerFollower<'_> {
     /// Follows until the connection fails or no session needs it any more. Prompts that are open
     /// then cannot be answered here until the next connection.
-    async fn follow(
-        mut self,
-        mut socket: CodexSocket,
-        hooks_changed: &mut watch::Receiver<()>,
-    ) -> CodexSocketError {
-        let why = self.run(&mut socket, hooks_changed).await;
-        let why = why.err().unwrap_or(CodexSocketError::Closed);
-        for open in self.open.into_open() {
-            if let Err(error) = self.servers.prompts.disconnect(open.row).await {
-                tracing::warn!(
-                    error = telemetry::chain(&error),
-                    "cannot remove the options of a prompt"
-                );
-            }
-        }
-        why
-    }
-
     async fn run(
         &mut self,
-        socket: &mut CodexSocket,
+        mut socket: CodexSocket,
         hooks_changed: &mut watch::Receiver<()>,
     ) -> Result<(), CodexSocketError> {
         socket.send(&self.protocol.begin(env!("CARGO_PKG_VERSION"))).await?;
@@ -195,14 +178,14 @@ impl AppServerFollower<'_> {
                 }
                 Some((request, given)) = self.answers.next(), if !self.answers.is_empty() => {
                     if let Some(given) = given {
-                        self.give(socket, &request, given).await?;
+                        self.give(&mut socket, &request, given).await?;
                     }
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     let taken = self.open.taken(Instant::now());
-                    close(self.servers, taken).await;
+                    self.close(taken).await;
                 }
-                Some(order) = next_order(connection.as_mut()) => self.execute(socket, order).await?,
+                Some(order) = next_order(connection.as_mut()) => self.execute(&mut socket, order).await?,
                 _ = hooks_changed.changed() => {
                     socket.send(&self.protocol.list_threads()).await?;
                     listed = Instant::now();
@@ -261,8 +244,7 @@ impl AppServerFollower<'_> {
         let team = &self.servers.team;
         let ended = match told {
             CodexObservation::Opened { thread, folder } => {
-                let thread = OpenedThread { id: thread, folder };
-                return self.registry.opened(self.process, thread).await;
+                return self.hooks.thread_opened(self.process, thread, folder).await;
             }
             CodexObservation::State { thread, state } => {
                 let ended = match state {
@@ -294,7 +276,7 @@ impl AppServerFollower<'_> {
                 let connected = self.open.rows_of(&thread);
                 let session = team.session_in_process(self.process, &thread).await?;
                 let left = self.servers.prompts.left_of(&session, self.process, &connected).await?;
-                left.into_iter().map(|id| (id, PromptEnd::Answered)).collect()
+                left.into_iter().map(|id| (id, PromptEnd::Answered, None)).collect()
             }
             CodexObservation::Interrupted { thread } => {
                 self.servers.connections.set_paused(self.process, &thread, true);
@@ -327,8 +309,18 @@ impl AppServerFollower<'_> {
             // The hook of the prompt reports the same, with the stamps of the messages.
             CodexObservation::Read { .. } => return Ok(()),
         };
-        close(self.servers, ended).await;
+        self.close(ended).await;
         Ok(())
+    }
+
+    /// Stores how prompts ended. `&mut self` as in [`Self::note_asked`].
+    async fn close(&mut self, ended: Ended) {
+        for (id, end, _prompt) in ended {
+            if let Err(error) = self.servers.prompts.end(&id, end).await {
+                let error = telemetry::chain(&error);
+                tracing::error!(error, request = id.as_str(), "cannot close a prompt");
+            }
+        }
     }
 
     fn tell_taken(&mut self, message: &str, is_taken: bool) {
@@ -347,7 +339,7 @@ impl AppServerFollower<'_> {
         prompt: CodexPrompt,
         item: Option<String>,
     ) -> Result<()> {
-        let takes_answers = match self.servers.attended {
+        let takes_answers = match self.servers.core.attended() {
             AttendedPrompts::Off => return Ok(()),
             AttendedPrompts::Watch => false,
             AttendedPrompts::Answer => true,
@@ -392,12 +384,126 @@ async fn next_order(connection: Option<&mut AppServerRegistration>) -> Option<Ap
     }
 }
 
-async fn close(servers: &AppServers, ended: Ended) {
-    let prompts = &servers.prompts;
-    for (id, end) in ended {
-        if let Err(error) = prompts.end(&id, end).await {
-            let error = telemetry::chain(&error);
-            tracing::error!(error, request = id.as_str(), "cannot close a prompt");
+/// Bound on the time until the app-server reports a declined item.
+const DECLINED_WITHIN: Duration = Duration::from_millis(300);
+
+/// A prompt that the app-server reported on this connection.
+#[derive(Debug)]
+struct OpenPrompt {
+    /// The id of the request on this connection.
+    request: Value,
+    thread: String,
+    /// The item that the request asks about, if the item began on this connection: only then will
+    /// its end be reported.
+    item: Option<String>,
+    row: ConnectedPrompt,
+    /// Whether the answer that this daemon sent is a denial; `None` before an answer is sent.
+    sent: Option<bool>,
+    resolved: Option<Instant>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct OpenPrompts(Vec<OpenPrompt>);
+
+/// Prompts that ended, and how. A prompt is let go after its end is stored.
+type Ended = Vec<(AgentRequestId, PromptEnd<'static>, Option<ConnectedPrompt>)>;
+
+impl OpenPrompts {
+    fn has(&self, request: &Value) -> bool {
+        self.0.iter().any(|open| open.request == *request)
+    }
+
+    fn add(&mut self, thread: String, request: Value, item: Option<String>, row: ConnectedPrompt) {
+        let open =
+            OpenPrompt { request, thread, item, row, sent: None, resolved: None, is_closed: false };
+        self.0.push(open);
+    }
+
+    fn by_request(&mut self, request: &Value) -> Option<&mut OpenPrompt> {
+        self.0.iter_mut().find(|open| open.request == *request && open.resolved.is_none())
+    }
+
+    fn rows_of(&self, thread: &str) -> Vec<AgentRequestId> {
+        let own = self.0.iter().filter(|open| open.thread == thread);
+        own.map(|open| open.row.id.clone()).collect()
+    }
+
+    fn thread_of(&self, request: &Value) -> Option<String> {
+        self.0.iter().find(|open| open.request == *request).map(|open| open.thread.clone())
+    }
+
+    /// The prompt of a thread that has waited longest.
+    fn first_of(&self, thread: &str) -> Option<&ConnectedPrompt> {
+        let is_first = |open: &&OpenPrompt| open.thread == thread && open.resolved.is_none();
+        self.0.iter().find(is_first).map(|open| &open.row)
+    }
+
+    fn resolved(&mut self, request: &Value, now: Instant) -> Ended {
+        let Some(at) = self.0.iter().position(|open| open.request == *request) else {
+            return Vec::new();
+        };
+        let open = &mut self.0[at];
+        match (open.sent, &open.item) {
+            (Some(_), Some(_)) => {
+                open.resolved = Some(now);
+                Vec::new()
+            }
+            (sent, _) => {
+                let end = if sent.is_some() { PromptEnd::Answered } else { PromptEnd::Person };
+                let row = self.0.remove(at).row;
+                vec![(row.id.clone(), end, Some(row))]
+            }
         }
     }
+
+    fn item_over(&mut self, thread: &str, item: &str, is_declined: bool) -> Ended {
+        self.remove(
+            |open| open.thread == thread && open.item.as_deref() == Some(item),
+            |open| match open.sent {
+                Some(is_denial) if is_denial == is_declined => PromptEnd::Answered,
+                _ => PromptEnd::Person,
+            },
+        )
+    }
+
+    fn turn_over(&mut self, thread: &str) -> Ended {
+        self.remove(
+            |open| open.thread == thread,
+            |open| match open.sent {
+                Some(_) => PromptEnd::Answered,
+                None => PromptEnd::Gone,
+            },
+        )
+    }
+
+    /// Closes the prompts that were permitted here and whose items have not been declined in time.
+    fn taken(&mut self, now: Instant) -> Ended {
+        let due = self.0.iter_mut().filter(|open| is_due(open, now));
+        let ended = due.map(|open| {
+            open.is_closed = true;
+            (open.row.id.clone(), PromptEnd::Answered, None)
+        });
+        ended.collect()
+    }
+
+    /// When [`Self::taken`] closes the next prompt.
+    fn next_due(&self) -> Option<Instant> {
+        let waiting = self.0.iter().filter(|open| open.sent == Some(false) && !open.is_closed);
+        waiting.filter_map(|open| Some(open.resolved? + DECLINED_WITHIN)).min()
+    }
+
+    fn remove(
+        &mut self,
+        is_over: impl Fn(&OpenPrompt) -> bool,
+        end: impl Fn(&OpenPrompt) -> PromptEnd<'static>,
+    ) -> Ended {
+        let ended = self.0.extract_if(.., |open| is_over(open));
+        ended.map(|open| (open.row.id.clone(), end(&open), Some(open.row))).collect()
+    }
+}
+
+fn is_due(open: &OpenPrompt, now: Instant) -> bool {
+    let is_over = open.resolved.is_some_and(|at| at + DECLINED_WITHIN <= now);
+    is_over && open.sent == Some(false) && !open.is_closed
 }

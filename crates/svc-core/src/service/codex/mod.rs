@@ -8,17 +8,14 @@
 //! socket, so its hooks are the only evidence.
 
 mod follow;
-mod open_prompts;
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt::Debug,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
-use svc_model::{ProcessIdentity, ProcessState, hook::AttendedPrompts};
+use svc_model::{ProcessIdentity, ProcessState};
 use svc_reach::codex::MessagePlace;
 use svc_sys::client_records;
 use tokio::{
@@ -26,34 +23,28 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Result, core::Core, prompts::Prompts, team::Team};
+use super::{
+    Result,
+    core::{Core, lock},
+    prompts::Prompts,
+    team::Team,
+};
 
 #[derive(Debug, Clone)]
 pub struct AppServers {
     core: Core,
     team: Team,
     prompts: Prompts,
-    attended: AttendedPrompts,
     connections: Arc<AppServerConnections>,
 }
 
 impl AppServers {
     pub(super) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
-        Self {
-            core,
-            team,
-            prompts,
-            attended: AttendedPrompts::default(),
-            connections: Arc::default(),
-        }
+        Self { core, team, prompts, connections: Arc::default() }
     }
 
     pub(super) fn connections(&self) -> Arc<AppServerConnections> {
         Arc::clone(&self.connections)
-    }
-
-    pub(super) fn set_policy(&mut self, attended: AttendedPrompts) {
-        self.attended = attended;
     }
 
     /// The processes from which hooks of attended sessions came.
@@ -68,24 +59,6 @@ impl AppServers {
         let is_running = self.core.state_of(&here) == ProcessState::Running;
         is_running && self.processes().await.is_ok_and(|processes| processes.contains(process))
     }
-}
-
-/// A thread that its app-server has loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenedThread {
-    pub(super) id: String,
-    pub(super) folder: String,
-}
-
-/// Makes sessions of threads that no hook has reported: Codex calls no hook before the first
-/// prompt.
-pub trait ThreadRegistry: Debug + Send + Sync {
-    /// A person has opened a thread in a process from which hooks of another session came.
-    fn opened<'a>(
-        &'a self,
-        process: &'a ProcessIdentity,
-        thread: OpenedThread,
-    ) -> BoxFuture<'a, Result<()>>;
 }
 
 /// How long an app-server may take to answer.
@@ -111,9 +84,7 @@ enum AppServerOrder {
 
 /// The connections by process, to which other services send orders.
 #[derive(Debug, Default)]
-pub(super) struct AppServerConnections(Mutex<AppServerConnectionTable>);
-
-type AppServerConnectionTable = HashMap<ProcessIdentity, AppServerConnection>;
+pub(super) struct AppServerConnections(Mutex<HashMap<ProcessIdentity, AppServerConnection>>);
 
 #[derive(Debug)]
 struct AppServerConnection {
@@ -132,29 +103,25 @@ struct AppServerRegistration {
 
 impl Drop for AppServerRegistration {
     fn drop(&mut self) {
-        self.connections.lock().remove(&self.process);
+        lock(&self.connections.0).remove(&self.process);
     }
 }
 
 impl AppServerConnections {
-    fn lock(&self) -> MutexGuard<'_, AppServerConnectionTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn hold(self: &Arc<Self>, process: &ProcessIdentity) -> AppServerRegistration {
         let (sender, orders) = mpsc::channel(WAITING);
         let connection = AppServerConnection { orders: sender, paused: HashSet::new() };
-        self.lock().insert(process.clone(), connection);
+        lock(&self.0).insert(process.clone(), connection);
         AppServerRegistration { connections: Arc::clone(self), process: process.clone(), orders }
     }
 
     /// Whether a process is connected and would begin a turn of the thread if it got a text.
     pub(super) fn is_open(&self, process: &ProcessIdentity, thread: &str) -> bool {
-        self.lock().get(process).is_some_and(|connection| !connection.paused.contains(thread))
+        lock(&self.0).get(process).is_some_and(|connection| !connection.paused.contains(thread))
     }
 
     fn set_paused(&self, process: &ProcessIdentity, thread: &str, is_paused: bool) {
-        let mut table = self.lock();
+        let mut table = lock(&self.0);
         let Some(connection) = table.get_mut(process) else { return };
         if is_paused {
             connection.paused.insert(thread.to_owned());
@@ -199,7 +166,7 @@ impl AppServerConnections {
     }
 
     fn order(&self, process: &ProcessIdentity, order: AppServerOrder) -> bool {
-        let orders = self.lock().get(process).map(|connection| connection.orders.clone());
+        let orders = lock(&self.0).get(process).map(|connection| connection.orders.clone());
         orders.is_some_and(|orders| orders.try_send(order).is_ok())
     }
 }

@@ -29,7 +29,7 @@ impl Conversations {
         when: ExpectedDelivery,
     ) -> Result<(SessionReply, Option<AnswerWaiter>)> {
         let SentRun { row: run, wait } = sent;
-        let (mut waiter, until) = wait.unzip();
+        let (waiter, until) = wait.unzip();
         let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
         // Listens before it reads; otherwise it would miss an end that comes in between.
@@ -42,7 +42,7 @@ impl Conversations {
             let is_there = known.answered.is_some() || known.state.is_over();
             let may_wait = Instant::now() < end;
             if is_there || !may_wait {
-                if let (Some(waiter), None) = (&mut waiter, known.answered) {
+                if let (Some(waiter), None) = (&waiter, known.answered) {
                     waiter.note_answer();
                 }
                 let id = run.run_id.clone();

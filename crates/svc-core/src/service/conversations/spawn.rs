@@ -111,21 +111,22 @@ impl Conversations {
             own_cwd: requester.cwd.clone(),
             title: input.label,
             idempotency_key: input.idempotency_key,
-            asker: requester.agent.clone(),
             tool: Some(SourceTool::SessionsSpawn),
             removes_peer,
             deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
             is_at_once: true,
             ..Default::default()
         };
-        // Begun first: a quick child may end before this call has its key and its process.
-        let call = removes_peer.then(|| self.agents.begin_start_call());
-        let dispatched = self.agents.dispatch(caller, dispatch).await.map_err(of_spawn)?;
-        let id = dispatched.task.task_id;
-        if let Some(call) = &call {
-            call.is_of(&id);
-        }
-        let (child_session_key, pid) = self.running(&id).await?;
+        let start = async {
+            let dispatched = self.agents.dispatch(caller, dispatch).await.map_err(of_spawn)?;
+            let id = dispatched.task.task_id;
+            let (key, pid) = self.running(&id).await?;
+            Ok::<_, Error>((id, key, pid))
+        };
+        // A quick child may end before this call has its key and its process.
+        let started =
+            if removes_peer { self.agents.before_removal(start).await } else { start.await };
+        let (id, child_session_key, pid) = started?;
         let run_id = RunId::from_task(&id);
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }

@@ -4,19 +4,17 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use svc_model::{
-    AgentRequestId, Caller, NOT_BLANK, ProcessIdentity,
+    AgentRequestId, Caller, ProcessIdentity,
     agent::RequestOptionKind,
-    hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer, one_line},
+    hook::{AnswerRequest, AttendedPrompts, ClientPrompt, RefusedAnswer, one_line},
 };
 use svc_store::{RequestAnswerRow, RequestRow, WriteTx, job};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    HeldPrompt, HeldPromptState, PromptHold, Prompts,
+    HeldPrompt, HeldPromptState, Prompts,
     settle::{self, NewPrompt, PromptEnd},
 };
 use crate::boxed;
@@ -26,43 +24,6 @@ use crate::service::{Error, Result};
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
 /// How often the row is read meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// An answer to a request.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct AnswerRequest {
-    /// The chosen option.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = NOT_BLANK))]
-    pub option_id: Option<String>,
-    /// The answer to a question, as text.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub text: Option<String>,
-    /// Answers by question, each a text or a list of texts: of a request with several questions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub answers: Option<Map<String, Value>>,
-    /// That an option which holds from now on is meant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub confirm: Option<bool>,
-}
-
-impl AnswerRequest {
-    fn for_prompt(&self) -> PromptAnswer<'_> {
-        PromptAnswer {
-            option_id: self.option_id.as_deref(),
-            text: self.text.as_deref(),
-            answers: self.answers.as_ref(),
-        }
-    }
-}
-
-/// Result of an answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PromptOutcome {
-    Taken(RequestRow),
-    /// The client was given it, and has not shown yet what it took.
-    Sent(RequestRow),
-}
 
 impl Prompts {
     /// Holds an open prompt of the caller's session, for its hook. opencode's outlives a hold that
@@ -77,12 +38,11 @@ impl Prompts {
         if row.closed_at.is_some() {
             return Err(Error::Conflict(format!("request {id} is over")));
         }
-        let hold = self.held.hold(&row.request_id);
-        let hold =
-            hold.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
-        let held = HeldPrompt { prompts: self.clone(), hold: Some(hold) };
+        let held = self.take_hold(&row.request_id);
+        let held =
+            held.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
         let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
-        if let (AttendedPrompts::Answer, Some(asked)) = (self.attended, asked) {
+        if let (AttendedPrompts::Answer, Some(asked)) = (self.core.attended(), asked) {
             let id = row.request_id;
             let again = self.core.store.write(job!(|tx| {
                 // Read again: a job that found no holder may have removed the options since.
@@ -97,7 +57,8 @@ impl Prompts {
         Ok(held)
     }
 
-    /// Gives the answer of `by` to the client that shows a prompt.
+    /// Gives the answer of `by` to the client that shows a prompt. The row is still open if the
+    /// client was given the answer and has not shown yet what it took.
     ///
     /// # Errors
     /// [`Error::Conflict`] if the prompt is over or cannot be answered here; [`Error::Unconfirmed`]
@@ -107,7 +68,7 @@ impl Prompts {
         by: String,
         row: RequestRow,
         answer: AnswerRequest,
-    ) -> Result<PromptOutcome> {
+    ) -> Result<RequestRow> {
         if row.options.is_empty() {
             let why = "nobody can answer it here: its dialog is at the session's terminal";
             return Err(Error::Conflict(format!("request {}: {why}", row.request_id)));
@@ -129,12 +90,19 @@ impl Prompts {
         let unreadable = || Error::Conflict("the prompt cannot be read any more".to_owned());
         let prompt = settle::asked(&row).ok_or_else(unreadable)?;
         // The hook makes the output itself, from the prompt that its client gave it.
-        prompt.output(answer.for_prompt()).map_err(|refused| invalid(&row, refused))?;
-        let told = json!(answer);
-        let text = answer.text.or_else(|| answer.answers.as_ref().map(words_of));
-        let given = RequestAnswerRow { option_id: answer.option_id, text, by };
-        self.note_given(&row, given.clone()).await?;
-        let Some(mut state) = self.held.answer(&row.request_id, told) else {
+        prompt.output(&answer).map_err(|refused| invalid(&row, refused))?;
+        let text = answer.text.clone().or_else(|| answer.answers.as_ref().map(words_of));
+        let given = RequestAnswerRow { option_id: answer.option_id.clone(), text, by };
+        // Noted before the client is given it, so that it is known after a restart.
+        let (id, noted) = (row.request_id.clone(), given.clone());
+        let noting = self.core.store.write(job!(|tx| {
+            if tx.requests().set_answering(&id, &noted).await? {
+                return Ok(());
+            }
+            Err(Error::Conflict(format!("request {id} is over, or has an answer already")))
+        }));
+        noting.await?;
+        let Some(mut state) = self.give(&row.request_id, answer) else {
             self.withdraw(&row.request_id, true).await?;
             return Err(not_taken(&row));
         };
@@ -150,37 +118,24 @@ impl Prompts {
         self.outcome(&row, &given, end).await
     }
 
-    /// Notes an answer before the client is given it, so that it is known after a restart.
-    async fn note_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<()> {
-        let id = row.request_id.clone();
-        let job = self.core.store.write(job!(|tx| {
-            if tx.requests().set_answering(&id, &given).await? {
-                return Ok(());
-            }
-            let why = format!("request {id} is over, or has an answer already");
-            Err(Error::Conflict(why))
-        }));
-        job.await
-    }
-
     async fn outcome(
         &self,
         row: &RequestRow,
         given: &RequestAnswerRow,
         end: Instant,
-    ) -> Result<PromptOutcome> {
+    ) -> Result<RequestRow> {
         loop {
             let now = self.core.store.requests().get(&row.request_id).await?;
             let now = now.unwrap_or_else(|| row.clone());
             match &now.answer {
-                Some(answer) if answer == given => return Ok(PromptOutcome::Taken(now)),
+                Some(answer) if answer == given => return Ok(now),
                 Some(answer) => {
                     let by = &answer.by;
                     let why = format!("request {} was answered by {by}", row.request_id);
                     return Err(Error::Conflict(why));
                 }
                 None if now.answering.is_none() => return Err(not_taken(row)),
-                None if Instant::now() >= end => return Ok(PromptOutcome::Sent(now)),
+                None if Instant::now() >= end => return Ok(now),
                 None => sleep(LOOK).await,
             }
         }
@@ -231,7 +186,7 @@ pub(in crate::service) struct ConnectedPrompt {
     pub(in crate::service) id: AgentRequestId,
     pub(in crate::service) asked: ClientPrompt,
     /// `None` if it is shown and not answered here.
-    hold: Option<PromptHold>,
+    hold: Option<HeldPrompt>,
 }
 
 impl ConnectedPrompt {
@@ -245,8 +200,7 @@ impl ConnectedPrompt {
             let is_given = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
             let given = state.wait_for(is_given).await.ok()?.clone();
             let HeldPromptState::Answered(told) = given else { return None };
-            let told: AnswerRequest = serde_json::from_value(told).ok()?;
-            let output = asked.output(told.for_prompt()).ok()?;
+            let output = asked.output(&told).ok()?;
             let is_denial = settle::denies(&asked, told.option_id.as_deref());
             Some(GivenAnswer { output, is_denial })
         }
@@ -282,7 +236,7 @@ impl Prompts {
         let (id, asked) =
             known.unwrap_or_else(|| (AgentRequestId::new(&self.core.ids, self.core.now()), asked));
         // Takes the hold before anybody can see the options.
-        let hold = if takes_answers { self.held.hold(&id) } else { None };
+        let hold = if takes_answers { self.take_hold(&id) } else { None };
         let is_held = hold.is_some();
         let prompt = ConnectedPrompt { id: id.clone(), asked: asked.clone(), hold };
         let (session, process) = (session.to_owned(), process.clone());
@@ -304,15 +258,7 @@ impl Prompts {
     }
 
     pub(in crate::service) fn sent(&self, prompt: &ConnectedPrompt) {
-        self.held.printed(&prompt.id);
-    }
-
-    /// Lets go of a prompt whose connection is gone: nobody can answer it here until there is
-    /// another connection.
-    pub(in crate::service) async fn disconnect(&self, prompt: ConnectedPrompt) -> Result<()> {
-        let ConnectedPrompt { id, hold, .. } = prompt;
-        let is_unsent = hold.is_some_and(PromptHold::release);
-        self.withdraw(&id, is_unsent).await
+        self.note_printed(&prompt.id);
     }
 
     /// The open prompts of a session of this process that only an earlier connection reported.

@@ -16,10 +16,9 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
-use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AttendedPrompts};
+use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AnswerRequest};
 use svc_store::RequestRow;
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     Error, ResourceKind, Result,
@@ -27,7 +26,6 @@ use super::{
 };
 use crate::boxed;
 
-pub use answer::{AnswerRequest, PromptOutcome};
 pub(super) use answer::{ConnectedPrompt, GivenAnswer};
 pub(super) use settle::{NewPrompt, PromptEnd, follow_event, open};
 
@@ -36,86 +34,11 @@ pub(super) use settle::{NewPrompt, PromptEnd, follow_event, open};
 pub enum HeldPromptState {
     /// Wait: there is no answer yet.
     Open,
-    /// Print the client's form of this answer `{option_id?, text?, answers?}`, and report that.
-    Answered(Value),
+    /// Print the client's form of this answer, and report that.
+    Answered(AnswerRequest),
     Printed,
     /// Print nothing: the prompt is over.
     Over,
-}
-
-/// The prompts that a hook or a connection holds.
-#[derive(Debug, Default)]
-struct HeldPrompts(Mutex<HeldPromptTable>);
-
-type HeldPromptTable = HashMap<AgentRequestId, watch::Sender<HeldPromptState>>;
-
-/// A hook's or a connection's hold of a prompt, until it is dropped.
-#[derive(Debug)]
-struct PromptHold {
-    held: Arc<HeldPrompts>,
-    request: AgentRequestId,
-    state: watch::Receiver<HeldPromptState>,
-}
-
-impl PromptHold {
-    /// Lets go of the prompt. Returns whether the holder was given an answer and did not pass it
-    /// on.
-    fn release(self) -> bool {
-        let state = self.state.clone();
-        // Before the state is read: without a holder, no further answer can come.
-        drop(self);
-        matches!(*state.borrow(), HeldPromptState::Answered(_))
-    }
-}
-
-impl Drop for PromptHold {
-    fn drop(&mut self) {
-        lock(&self.held.0).remove(&self.request);
-    }
-}
-
-impl HeldPrompts {
-    /// Takes the hold of a prompt; `None` if another hook or connection holds it.
-    fn hold(self: &Arc<Self>, request: &AgentRequestId) -> Option<PromptHold> {
-        let mut table = lock(&self.0);
-        if table.contains_key(request) {
-            return None;
-        }
-        let (sender, state) = watch::channel(HeldPromptState::Open);
-        table.insert(request.clone(), sender);
-        Some(PromptHold { held: Arc::clone(self), request: request.clone(), state })
-    }
-
-    fn is_held(&self, request: &AgentRequestId) -> bool {
-        lock(&self.0).contains_key(request)
-    }
-
-    /// Gives an answer to the holder of a prompt. The receiver shows what the holder does with it.
-    /// `None` if the prompt has no holder, or has an answer already.
-    fn answer(
-        &self,
-        request: &AgentRequestId,
-        answer: Value,
-    ) -> Option<watch::Receiver<HeldPromptState>> {
-        let table = lock(&self.0);
-        let sender = table.get(request)?;
-        let is_open = *sender.borrow() == HeldPromptState::Open;
-        is_open.then(|| {
-            sender.send_replace(HeldPromptState::Answered(answer));
-            sender.subscribe()
-        })
-    }
-
-    /// Notes that the hook has printed its answer. Returns false if the hook was given no answer.
-    fn printed(&self, request: &AgentRequestId) -> bool {
-        let table = lock(&self.0);
-        let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
-        let Some(sender) = table.get(request).filter(|it| is_answered(&it.borrow())) else {
-            return false;
-        };
-        sender.send_replace(HeldPromptState::Printed);
-        true
-    }
 }
 
 /// How often the daemon tells a hook that its prompt is still open.
@@ -124,16 +47,17 @@ pub const OPEN_PROMPT_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Prompts {
     core: Core,
-    held: Arc<HeldPrompts>,
-    attended: AttendedPrompts,
+    /// The prompts that a hook or a connection holds.
+    held: Arc<Mutex<HashMap<AgentRequestId, watch::Sender<HeldPromptState>>>>,
 }
 
-/// A prompt that a hook holds. Once this is dropped, nobody can answer the prompt here.
+/// A prompt that a hook or a connection holds. Once this is dropped, nobody can answer the prompt
+/// here until it is held again.
 #[derive(Debug)]
 pub struct HeldPrompt {
     prompts: Prompts,
-    /// `None` while it is dropped.
-    hold: Option<PromptHold>,
+    request: AgentRequestId,
+    state: watch::Receiver<HeldPromptState>,
 }
 
 impl HeldPrompt {
@@ -141,13 +65,12 @@ impl HeldPrompt {
     /// [`OPEN_PROMPT_INTERVAL`].
     #[boxed]
     pub async fn next(&mut self) -> HeldPromptState {
-        let Some(hold) = &mut self.hold else { return HeldPromptState::Over };
-        let changed = tokio::time::timeout(OPEN_PROMPT_INTERVAL, hold.state.changed()).await;
-        let state = hold.state.borrow_and_update().clone();
+        let changed = tokio::time::timeout(OPEN_PROMPT_INTERVAL, self.state.changed()).await;
+        let state = self.state.borrow_and_update().clone();
         if changed.is_ok() || state != HeldPromptState::Open {
             return state;
         }
-        match self.prompts.core.store.requests().get(&hold.request).await {
+        match self.prompts.core.store.requests().get(&self.request).await {
             Ok(Some(row)) if row.closed_at.is_none() => HeldPromptState::Open,
             Ok(_) => HeldPromptState::Over,
             // The hook ends, and the dialog at the terminal stays.
@@ -161,10 +84,12 @@ impl HeldPrompt {
 
 impl Drop for HeldPrompt {
     fn drop(&mut self) {
-        let Some(hold) = self.hold.take() else { return };
-        let (prompts, request) = (self.prompts.clone(), hold.request.clone());
-        let is_unprinted = hold.release();
-        tokio::spawn(async move {
+        lock(&self.prompts.held).remove(&self.request);
+        // Read after that: without a holder, no further answer can come.
+        let is_unprinted = matches!(*self.state.borrow(), HeldPromptState::Answered(_));
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (prompts, request) = (self.prompts.clone(), self.request.clone());
+        runtime.spawn(async move {
             if let Err(error) = prompts.withdraw(&request, is_unprinted).await {
                 tracing::warn!(%error, request = request.as_str(), "cannot remove the options of a prompt");
             }
@@ -174,11 +99,7 @@ impl Drop for HeldPrompt {
 
 impl Prompts {
     pub(super) fn new(core: Core) -> Self {
-        Self { core, held: Arc::default(), attended: AttendedPrompts::default() }
-    }
-
-    pub(super) fn set_attended(&mut self, attended: AttendedPrompts) {
-        self.attended = attended;
+        Self { core, held: Arc::default() }
     }
 
     /// Notes that the hook of a prompt has printed its answer.
@@ -189,10 +110,55 @@ impl Prompts {
     #[boxed]
     pub async fn printed(&self, caller: &Caller, id: &str) -> Result<()> {
         let row = self.own(caller, id).await?;
-        if self.held.printed(&row.request_id) {
+        if self.note_printed(&row.request_id) {
             return Ok(());
         }
         Err(Error::Conflict(format!("the hook of request {id} was given no answer")))
+    }
+
+    /// Takes the hold of a prompt; `None` if another hook or connection holds it.
+    fn take_hold(&self, request: &AgentRequestId) -> Option<HeldPrompt> {
+        let mut table = lock(&self.held);
+        if table.contains_key(request) {
+            return None;
+        }
+        let (sender, state) = watch::channel(HeldPromptState::Open);
+        table.insert(request.clone(), sender);
+        Some(HeldPrompt { prompts: self.clone(), request: request.clone(), state })
+    }
+
+    fn is_held(&self, request: &AgentRequestId) -> bool {
+        lock(&self.held).contains_key(request)
+    }
+
+    /// Gives an answer to the holder of a prompt. The receiver shows what the holder does with it.
+    /// `None` if the prompt has no holder, or has an answer already.
+    fn give(
+        &self,
+        request: &AgentRequestId,
+        answer: AnswerRequest,
+    ) -> Option<watch::Receiver<HeldPromptState>> {
+        let table = lock(&self.held);
+        let sender = table.get(request)?;
+        let is_open = *sender.borrow() == HeldPromptState::Open;
+        is_open.then(|| {
+            sender.send_replace(HeldPromptState::Answered(answer));
+            sender.subscribe()
+        })
+    }
+
+    /// Notes that the holder has passed its answer on. Returns false if it was given no answer.
+    fn note_printed(&self, request: &AgentRequestId) -> bool {
+        let table = lock(&self.held);
+        table.get(request).is_some_and(|sender| {
+            sender.send_if_modified(|state| {
+                let is_answered = matches!(state, HeldPromptState::Answered(_));
+                if is_answered {
+                    *state = HeldPromptState::Printed;
+                }
+                is_answered
+            })
+        })
     }
 
     async fn own(&self, caller: &Caller, id: &str) -> Result<RequestRow> {
@@ -206,27 +172,30 @@ impl Prompts {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::service::testing::opened;
 
-    #[test]
-    fn the_first_answer_goes_to_the_hook_that_holds_the_prompt() {
-        let held = Arc::new(HeldPrompts::default());
+    #[tokio::test]
+    async fn the_first_answer_goes_to_the_hook_that_holds_the_prompt() {
+        let (_test, services) = opened().await;
+        let prompts = &services.prompts;
         let id = AgentRequestId::from("req_1".to_owned());
-        assert!(held.answer(&id, json!(1)).is_none(), "no hook holds it");
-        let hold = held.hold(&id).unwrap();
-        assert!(held.hold(&id).is_none(), "one hook holds it");
-        assert!(!held.printed(&id), "it was given nothing");
-        let seen = held.answer(&id, json!(1)).unwrap();
-        assert!(held.answer(&id, json!(2)).is_none(), "the first answer counts");
-        assert_eq!(*hold.state.borrow(), HeldPromptState::Answered(json!(1)));
-        assert!(held.printed(&id));
+        let answer = |option: &str| AnswerRequest {
+            option_id: Some(option.to_owned()),
+            ..AnswerRequest::default()
+        };
+        assert!(prompts.give(&id, answer("1")).is_none(), "no hook holds it");
+        let hold = prompts.take_hold(&id).unwrap();
+        assert!(prompts.take_hold(&id).is_none(), "one hook holds it");
+        assert!(!prompts.note_printed(&id), "it was given nothing");
+        let seen = prompts.give(&id, answer("1")).unwrap();
+        assert!(prompts.give(&id, answer("2")).is_none(), "the first answer counts");
+        assert_eq!(*hold.state.borrow(), HeldPromptState::Answered(answer("1")));
+        assert!(prompts.note_printed(&id));
+        assert!(!prompts.note_printed(&id), "it is printed already");
         assert_eq!(*seen.borrow(), HeldPromptState::Printed);
-        assert!(!hold.release());
-        assert!(held.answer(&id, json!(3)).is_none());
-        let hold = held.hold(&id).unwrap();
-        held.answer(&id, json!(4)).unwrap();
-        assert!(hold.release(), "it was printed by nobody");
+        drop(hold);
+        assert!(prompts.give(&id, answer("3")).is_none());
+        assert!(prompts.take_hold(&id).is_some());
     }
 }

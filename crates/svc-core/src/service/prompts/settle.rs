@@ -1,15 +1,15 @@
 //! Opens and closes prompts: by the events of the session's hooks, by the client's record, and by
 //! the app-server that asks.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
-    AgentRequestId, ClientRecord, Ids, NewEvent, OpenCalls, Ownership, ProcessState, RecordedState,
-    Timestamp, WaitingFor, WaitingKind,
+    AgentRequestId, ClientRecord, Ids, MachineProcess, NewEvent, OpenCalls, Ownership,
+    ProcessState, RecordedState, Timestamp, WaitingFor, WaitingKind,
     agent::{RequestKind, RequestOptionKind},
-    hook::{AttendedPrompts, ClientPrompt, HookEvent, HookMoment, HookTiming},
+    hook::{AttendedPrompts, ClientPrompt, HookEvent, HookMoment, HookTiming, HookToolUse},
     is_agent_key, limits,
 };
 use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx, job};
@@ -65,7 +65,7 @@ pub(in crate::service) async fn open(
         let mut open = tx.requests().open_prompts_of(session).await?;
         shown = open.pop_if(|last| kept(last).is_some_and(|kept| kept.asked.is_none()));
         for row in open {
-            close(tx, &row, Closing::Over(TERMINAL)).await?;
+            close(tx, &row, PromptEnd::Answered).await?;
         }
     }
     let now = tx.now();
@@ -75,12 +75,12 @@ pub(in crate::service) async fn open(
     let kept = KeptPrompt { asked: Some(prompt.clone()), calls, shown_at };
     let (request_id, opened_at) =
         shown.as_ref().map_or((id, now), |shown| (shown.request_id.clone(), shown.opened_at));
+    let (whose, words) = ((session.to_owned(), owned), (prompt.kind(), prompt.title()));
     let row = RequestRow {
         cwd,
         tool: Some(prompt.tool()),
         options: if is_held { prompt.options() } else { Vec::new() },
-        opened_at,
-        ..new_row(request_id, session.to_owned(), owned, (prompt.kind(), prompt.title()), &kept)
+        ..RequestRow::new(request_id, None, whose, words, Some(json!(kept)), opened_at)
     };
     if shown.is_some() {
         tx.requests().describe(&row).await?;
@@ -92,39 +92,8 @@ pub(in crate::service) async fn open(
     Ok(row.request_id)
 }
 
-/// The row of a prompt, without options and with the epoch as its time of opening, which the caller
-/// replaces.
-fn new_row(
-    request_id: AgentRequestId,
-    session: String,
-    owned: Ownership,
-    (kind, title): (RequestKind, String),
-    kept: &KeptPrompt,
-) -> RequestRow {
-    let prompt = json!(kept);
-    RequestRow {
-        request_id,
-        agent_id: None,
-        session_key: RequestRow::key_of_attended(&owned, &session, Some(&prompt)),
-        session,
-        peer_id: None,
-        owned,
-        kind,
-        title,
-        cwd: None,
-        tool: None,
-        prompt: Some(prompt),
-        options: Vec::new(),
-        opened_at: Timestamp::from_millis(0),
-        deadline: None,
-        answering: None,
-        closed_at: None,
-        answer: None,
-    }
-}
-
-/// Closes the prompts that an event shows to be over. A late event closes no prompts that were
-/// opened after it, unless it names the prompt or its call.
+/// Closes the prompts that an event shows to be over, and corrects a denial on record if its call
+/// ran.
 pub(in crate::service) async fn follow_event(
     tx: &mut WriteTx,
     event: &HookEvent,
@@ -135,95 +104,83 @@ pub(in crate::service) async fn follow_event(
     if event.is_of_sub_agent() && !matches!(event.moment, HookMoment::Answered(_)) {
         return Ok(());
     }
-    let session = &event.session_id;
+    if matches!(event.moment, HookMoment::ToolStart(_) | HookMoment::Other) {
+        return Ok(());
+    }
+    for row in tx.requests().open_prompts_of(&event.session_id).await? {
+        if let Some(end) = end_by_event(event, timing, &row) {
+            close(tx, &row, end).await?;
+        }
+    }
     match &event.moment {
-        HookMoment::Prompt { .. } | HookMoment::Start { .. } | HookMoment::Stop { .. } => {
-            close_earlier(tx, session, TERMINAL, timing).await
-        }
-        HookMoment::TurnOver { .. } | HookMoment::Refused(_) | HookMoment::End { .. } => {
-            close_earlier(tx, session, GONE, timing).await
-        }
-        HookMoment::Answered(Some(reply)) => {
-            for row in tx.requests().open_prompts_of(session).await? {
-                if asked(&row).is_some_and(|asked| asked.id() == Some(&reply.prompt)) {
-                    close(tx, &row, Closing::Replied(reply.option_id.as_deref())).await?;
-                }
-            }
-            Ok(())
-        }
         HookMoment::ToolEnd(used) => {
-            let call = json!({ "name": used.tool, "input": used.arguments });
-            for row in tx.requests().open_prompts_of(session).await? {
-                if row.tool.as_ref() == Some(&call) {
-                    close(tx, &row, Closing::Ran).await?;
-                }
-            }
-            correct_denial(tx, session, &call, used.call()).await
-        }
-        // No call of the batch runs after it, so that a denial was taken. A prompt without one may
-        // be a sub-agent's, and stay.
-        HookMoment::BatchEnd => {
-            for row in tx.requests().open_prompts_of(session).await? {
-                let is_denied = row.answering.as_ref().is_some_and(|it| is_denial(&row, it));
-                if is_denied && !timing.is_before(row.opened_at) {
-                    close(tx, &row, Closing::Over(TERMINAL)).await?;
-                }
-            }
-            Ok(())
+            correct_denial(tx, &event.session_id, &call_of(used), used.call()).await
         }
         _ => Ok(()),
     }
 }
 
-/// Closes the prompts of a session that were opened before an event. An answer that was given here
-/// counts as taken; for prompts without one, `by` says how they ended.
-async fn close_earlier(
-    tx: &mut WriteTx,
-    session: &str,
-    by: &'static str,
+/// How an event shows an open prompt of its session to be over. A late event ends no prompts that
+/// were opened after it, unless it names the prompt or its call.
+fn end_by_event<'a>(
+    event: &'a HookEvent,
     timing: HookTiming,
-) -> Result<()> {
-    for row in tx.requests().open_prompts_of(session).await? {
-        if !timing.is_before(row.opened_at) {
-            close(tx, &row, Closing::Over(by)).await?;
+    row: &RequestRow,
+) -> Option<PromptEnd<'a>> {
+    let is_earlier = !timing.is_before(row.opened_at);
+    match &event.moment {
+        HookMoment::Prompt { .. } | HookMoment::Start { .. } | HookMoment::Stop { .. } => {
+            is_earlier.then_some(PromptEnd::Answered)
         }
+        HookMoment::TurnOver { .. } | HookMoment::Refused(_) | HookMoment::End { .. } => {
+            is_earlier.then_some(PromptEnd::Gone)
+        }
+        HookMoment::Answered(Some(reply)) => {
+            let is_it = asked(row).is_some_and(|asked| asked.id() == Some(&reply.prompt));
+            is_it.then_some(PromptEnd::Replied(reply.option_id.as_deref()))
+        }
+        HookMoment::ToolEnd(used) => (row.tool == Some(call_of(used))).then_some(PromptEnd::Ran),
+        // No call of the batch runs after it, so that a denial was taken. A prompt without one may
+        // be a sub-agent's, and stay.
+        HookMoment::BatchEnd => {
+            let is_denied = row.answering.as_ref().is_some_and(|it| is_denial(row, it));
+            (is_denied && is_earlier).then_some(PromptEnd::Answered)
+        }
+        _ => None,
     }
-    Ok(())
 }
 
+fn call_of(used: &HookToolUse) -> Value {
+    json!({ "name": used.tool, "input": used.arguments })
+}
+
+/// How a prompt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::service) enum PromptEnd {
+pub(in crate::service) enum PromptEnd<'a> {
     /// The client has an answer: the one given here, if there is one, else the person's.
     Answered,
     /// The person's answer counts, whatever answer was given here.
     Person,
-    /// The turn or the client ended.
+    /// The turn or the client ended. An answer that was given here counts as taken.
     Gone,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Closing<'a> {
     /// The client reports the answer, perhaps with the chosen option.
     Replied(Option<&'a str>),
     /// The call ran, so it was allowed.
     Ran,
-    /// The person's answer counted, not the one given here.
-    Person,
-    /// The prompt is over; the text says how, if no answer was given here.
-    Over(&'static str),
 }
 
-async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<()> {
+async fn close(tx: &mut WriteTx, row: &RequestRow, end: PromptEnd<'_>) -> Result<()> {
     let terminal = || RequestAnswerRow::by(TERMINAL);
-    let answer = match (closing, &row.answering) {
-        (Closing::Replied(Some(option)), given) => match given {
+    let answer = match (end, &row.answering) {
+        (PromptEnd::Replied(Some(option)), given) => match given {
             Some(given) if given.option_id.as_deref() == Some(option) => given.clone(),
             _ => RequestAnswerRow { option_id: Some(option.to_owned()), ..terminal() },
         },
-        (Closing::Ran, Some(given)) if is_denial(row, given) => terminal(),
-        (Closing::Person, _) | (Closing::Replied(None) | Closing::Ran, None) => terminal(),
+        (PromptEnd::Ran, Some(given)) if is_denial(row, given) => terminal(),
+        (PromptEnd::Person, _) => terminal(),
         (_, Some(given)) => given.clone(),
-        (Closing::Over(by), None) => RequestAnswerRow::by(by),
+        (PromptEnd::Gone, None) => RequestAnswerRow::by(GONE),
+        (_, None) => terminal(),
     };
     tx.requests().close(&row.request_id, &answer).await?;
     Ok(append_team_event(tx, "request.closed", row, json!({ "by": answer.by })).await?)
@@ -289,12 +246,12 @@ impl Prompts {
     /// Removes the options from a prompt that no hook holds any more, and also the answer if its
     /// hook did not print it. The options stay if another hook holds the prompt by now.
     pub(super) async fn withdraw(&self, id: &AgentRequestId, is_unprinted: bool) -> Result<()> {
-        let (id, held) = (id.clone(), Arc::clone(&self.held));
+        let (id, prompts) = (id.clone(), self.clone());
         let job = self.core.store.write(job!(|tx| {
             if is_unprinted {
                 tx.requests().clear_answering(&id).await?;
             }
-            if held.is_held(&id) {
+            if prompts.is_held(&id) {
                 return Ok(());
             }
             let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
@@ -326,7 +283,7 @@ impl Prompts {
     pub async fn sweep(&self) -> Result<()> {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
-            if !row.options.is_empty() && age >= UNHELD && !self.held.is_held(&row.request_id) {
+            if !row.options.is_empty() && age >= UNHELD && !self.is_held(&row.request_id) {
                 // The hook ended before it learned that it had to hold the prompt.
                 self.withdraw(&row.request_id, false).await?;
             }
@@ -341,19 +298,7 @@ impl Prompts {
                 }
                 continue;
             };
-            let here = self.core.store.machine().machine_id.clone();
-            if process.machine_id != here {
-                continue;
-            }
-            let read = move || {
-                let is_running = process_list::state(&process, &here) == ProcessState::Running;
-                let process = &process.process;
-                let read = || client_records::read(client_records::CLAUDE, process, &session);
-                (is_running, is_running.then(read).flatten())
-            };
-            let Ok((is_running, record)) = tokio::task::spawn_blocking(read).await else {
-                continue;
-            };
+            let Some((is_running, record)) = self.record(process, session).await else { continue };
             let is_shown = record.is_none_or(|record| {
                 let is_newer = record.at >= row.opened_at;
                 // The record shows a later dialog than the one in this row.
@@ -373,30 +318,48 @@ impl Prompts {
 
     /// Closes a prompt. If it is closed already with another's answer and `end` says that the
     /// person's answer counted, corrects the answer on record.
-    pub(in crate::service) async fn end(&self, id: &AgentRequestId, end: PromptEnd) -> Result<()> {
-        let closing = match end {
-            PromptEnd::Answered => Closing::Over(TERMINAL),
-            PromptEnd::Person => Closing::Person,
-            PromptEnd::Gone => Closing::Over(GONE),
-        };
+    pub(in crate::service) async fn end(
+        &self,
+        id: &AgentRequestId,
+        end: PromptEnd<'static>,
+    ) -> Result<()> {
         let id = id.clone();
         let job = self.core.store.write(job!(|tx| {
             let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
-            match (&row.answer, closing) {
-                (None, _) => close(tx, &row, closing).await,
-                (Some(answer), Closing::Person) if answer.by != TERMINAL => correct(tx, &row).await,
-                (Some(_), _) => Ok(()),
+            match &row.answer {
+                None => close(tx, &row, end).await,
+                Some(answer) if end == PromptEnd::Person && answer.by != TERMINAL => {
+                    correct(tx, &row).await
+                }
+                Some(_) => Ok(()),
             }
         }));
         job.await
     }
-}
 
-impl Prompts {
+    /// Whether the process of a session on this machine runs, and its client's record.
+    async fn record(
+        &self,
+        process: MachineProcess,
+        session: String,
+    ) -> Option<(bool, Option<ClientRecord>)> {
+        let here = self.core.store.machine().machine_id.clone();
+        if process.machine_id != here {
+            return None;
+        }
+        let read = move || {
+            let is_running = process_list::state(&process, &here) == ProcessState::Running;
+            let process = &process.process;
+            let read = || client_records::read(client_records::CLAUDE, process, &session);
+            (is_running, is_running.then(read).flatten())
+        };
+        tokio::task::spawn_blocking(read).await.ok()
+    }
+
     /// Opens a prompt for each dialog that a record has shown for [`limits::RECORD_GRACE`] and that
     /// no hook has reported.
     async fn open_dialogs(&self) -> Result<()> {
-        if self.attended == AttendedPrompts::Off {
+        if self.core.attended() == AttendedPrompts::Off {
             return Ok(());
         }
         for row in self.core.store.peers().waiting_in_processes(client_records::CLAUDE).await? {
@@ -404,9 +367,8 @@ impl Prompts {
                 continue;
             };
             let Some(process) = row.process() else { continue };
-            let read =
-                move || client_records::read(client_records::CLAUDE, &process.process, &session);
-            let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
+            let read = self.record(process, session).await;
+            let Some((_, Some(record))) = read else { continue };
             let is_waiting = matches!(record.state, RecordedState::Waiting(_));
             if is_waiting && self.core.now().since(record.at) >= limits::RECORD_GRACE {
                 let ids = self.core.ids.clone();
@@ -453,10 +415,10 @@ async fn open_dialog(
     let now = tx.now();
     let words = dialog_words(&record, peer.peer.waiting_for.as_ref());
     let kept = KeptPrompt { asked: None, calls: peer.open_calls, shown_at: Some(record.at) };
+    let (id, whose) = (AgentRequestId::new(ids, now), (session, owned));
     let row = RequestRow {
         cwd: peer.peer.path,
-        opened_at: now,
-        ..new_row(AgentRequestId::new(ids, now), session, owned, words, &kept)
+        ..RequestRow::new(id, None, whose, words, Some(json!(kept)), now)
     };
     tx.requests().insert(&row).await?;
     append_team_event(tx, "request.opened", &row, json!({})).await
@@ -485,17 +447,14 @@ mod tests {
     fn offered(id: AgentRequestId, opened_at: Timestamp) -> RequestRow {
         let owned = Ownership::from_row("operator", String::new());
         let words = (RequestKind::Permission, "touch made".to_owned());
-        let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
         RequestRow {
-            prompt: Some(json!({})),
             options: vec![RequestOption {
                 option_id: "allow".to_owned(),
                 name: "Yes".to_owned(),
                 kind: RequestOptionKind::AllowOnce,
                 text: false,
             }],
-            opened_at,
-            ..new_row(id, "s".to_owned(), owned, words, &kept)
+            ..RequestRow::new(id, None, ("s".to_owned(), owned), words, Some(json!({})), opened_at)
         }
     }
 
@@ -512,10 +471,9 @@ mod tests {
             let owned = Ownership::from_row(owner, String::new());
             let words = (RequestKind::Permission, "touch made".to_owned());
             let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
-            let row = RequestRow {
-                opened_at: services.now(),
-                ..new_row(id.clone(), "s".to_owned(), owned, words, &kept)
-            };
+            let whose = ("s".to_owned(), owned);
+            let kept = Some(json!(kept));
+            let row = RequestRow::new(id.clone(), None, whose, words, kept, services.now());
             assert_eq!(row.session_key, key, "{owner}");
             test.write(job!(|tx| tx.requests().insert(&row).await)).await;
             let read = test.store.requests().get(&id).await.unwrap().unwrap();
@@ -530,7 +488,7 @@ mod tests {
         let (id, opened_at) = (AgentRequestId::from("req_again".to_owned()), services.now());
         let row = offered(id.clone(), opened_at);
         test.write(job!(|tx| tx.requests().insert(&row).await)).await;
-        let hold = services.prompts.held.hold(&id).unwrap();
+        let hold = services.prompts.take_hold(&id).unwrap();
         let withdrawn = async || {
             services.prompts.withdraw(&id, false).await.unwrap();
             test.store.requests().get(&id).await.unwrap().unwrap().options.is_empty()
@@ -565,7 +523,7 @@ mod tests {
             prompts.hold(&Caller::Operator, id.as_str()).await.unwrap()
         };
         let committing = async {
-            while !prompts.held.is_held(&id) {
+            while !prompts.is_held(&id) {
                 tokio::task::yield_now().await;
             }
             commit.send(()).unwrap();
@@ -613,7 +571,7 @@ mod tests {
             let row = offered(id, opened_at);
             test.write(job!(|tx| tx.requests().insert(&row).await)).await;
         }
-        let _hold = services.prompts.held.hold(&ids[0]).unwrap();
+        let _hold = services.prompts.take_hold(&ids[0]).unwrap();
         for (after, options) in [(Duration::ZERO, 1), (UNHELD, 0)] {
             test.clock.advance(after);
             services.prompts.sweep().await.unwrap();

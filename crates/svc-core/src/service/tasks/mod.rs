@@ -1,8 +1,7 @@
-//! Tasks. `records` creates, reads, writes and watches them, `sweep` ends those that their runners
-//! do not end. This file has the change of a task's state that both use.
+//! Tasks. `records` creates, reads, writes and watches them, and ends those that their runners do not
+//! end. This file has the change of a task's state, which other services use, too.
 
 mod records;
-mod sweep;
 
 use std::sync::Arc;
 
@@ -14,8 +13,7 @@ use crate::service::{core::Core, process, reads::ReadCache};
 
 pub use records::{Cancelled, Created, TaskWatch};
 
-pub(super) use records::make;
-pub(super) use sweep::end_or_note;
+pub(super) use records::{end_or_note, make};
 
 #[derive(Debug, Clone)]
 pub struct Tasks {

@@ -535,7 +535,7 @@ pub(in crate::service) async fn send_answer(
 ) -> Result<Message> {
     let to = receiver.peer_id.clone();
     let mut answered = match kind {
-        MessageType::Response => answered_assignment(tx, &outgoing, &to).await?,
+        MessageType::Response => answered_assignment(tx, &outgoing, receiver).await?,
         _ => None,
     };
     if let Some(row) = &answered {
@@ -561,13 +561,16 @@ pub(in crate::service) async fn send_answer(
 async fn answered_assignment(
     tx: &mut WriteTx,
     answer: &OutgoingMessage,
-    to: &PeerId,
+    receiver: &Peer,
 ) -> Result<Option<AssignmentRow>, StoreError> {
     let named = answer.input.correlation_id.as_deref().and_then(MessageId::parse);
     let Some(question) = named else { return Ok(None) };
     let row = tx.assignments().of_message(&question).await?;
     let is_theirs = |row: &AssignmentRow| {
-        row.is_unanswered() && row.source_peer == *to && row.target_peer.as_str() == answer.from
+        // What the operator asked without a peer may be answered to the person's peer.
+        let is_to_source = row.source_peer == receiver.peer_id
+            || receiver.role == PeerRole::Human && row.source_peer.is_operator();
+        row.is_unanswered() && is_to_source && row.target_peer.as_str() == answer.from
     };
     Ok(row.filter(is_theirs))
 }
