@@ -77,7 +77,12 @@ pub(super) struct LiveAgents {
 }
 
 impl Agents {
-    pub(in crate::service) fn new(core: Core, access: Access, prompts: Prompts) -> Self {
+    pub(in crate::service) fn new(
+        core: Core,
+        access: Access,
+        prompts: Prompts,
+        settings: AgentSettings,
+    ) -> Self {
         let (follow, to_follow) = mpsc::unbounded_channel();
         let live = LiveAgents {
             follow,
@@ -89,11 +94,7 @@ impl Agents {
             removals: tokio::sync::Notify::new(),
         };
         let reach = HostReach::new(core.clone());
-        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live), reach }
-    }
-
-    pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {
-        self.settings = Arc::new(settings);
+        Self { core, access, prompts, settings: Arc::new(settings), live: Arc::new(live), reach }
     }
 
     #[boxed]

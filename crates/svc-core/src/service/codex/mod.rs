@@ -38,22 +38,12 @@ pub struct AppServers {
 }
 
 impl AppServers {
-    pub(super) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
-        Self {
-            core,
-            team,
-            prompts,
-            attended: AttendedPrompts::default(),
-            connections: Arc::default(),
-        }
+    pub(super) fn new(core: Core, team: Team, prompts: Prompts, attended: AttendedPrompts) -> Self {
+        Self { core, team, prompts, attended, connections: Arc::default() }
     }
 
     pub(super) fn connections(&self) -> Arc<AppServerConnections> {
         Arc::clone(&self.connections)
-    }
-
-    pub(super) fn set_policy(&mut self, attended: AttendedPrompts) {
-        self.attended = attended;
     }
 
     /// The processes from which hooks of attended sessions came.

@@ -42,12 +42,8 @@ impl Conversations {
         Self { core, agents, hooks }
     }
 
-    pub(super) fn configure(&mut self, agents: &Agents) {
-        self.agents = agents.clone();
-    }
-
-    pub fn policy(&self) -> &SessionsPolicy {
-        self.core.sessions()
+    fn policy(&self) -> &SessionsPolicy {
+        &self.core.sessions.policy
     }
 }
 

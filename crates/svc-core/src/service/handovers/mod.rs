@@ -22,10 +22,7 @@ mod engine;
 mod native_way;
 mod plugin;
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use svc_model::{
     Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, MessageId, MessageType, Peer,
@@ -55,31 +52,27 @@ pub struct Handovers {
     ways: Arc<[NativeWay; 3]>,
     plugins: Arc<PluginConnections>,
     /// Clients whose sessions are not woken by messages.
-    off: Arc<OnceLock<Vec<HookClient>>>,
+    off: Arc<[HookClient]>,
 }
 
 impl Handovers {
-    pub(super) fn new(core: Core, app_servers: Arc<AppServerConnections>) -> Self {
+    pub(super) fn new(
+        core: Core,
+        app_servers: Arc<AppServerConnections>,
+        off: Vec<HookClient>,
+    ) -> Self {
         let plugins = Arc::<PluginConnections>::default();
         let ways = Arc::new([
             NativeWay::Plugin(Arc::clone(&plugins)),
             NativeWay::ClaudeInbox,
             NativeWay::AppServer(app_servers),
         ]);
-        Self { core, ways, plugins, off: Arc::default() }
-    }
-
-    /// Sets the clients whose sessions are not woken by messages. Only the first call has an
-    /// effect.
-    pub(super) fn set_off(&self, clients: Vec<HookClient>) {
-        self.off.set(clients).ok();
+        Self { core, ways, plugins, off: off.into() }
     }
 
     /// Whether the sessions of a client are not woken by messages.
     pub(super) fn is_off(&self, backend: &str) -> bool {
-        let client = HookClient::parse(backend);
-        let off = self.off.get().map_or(&[][..], Vec::as_slice);
-        client.is_some_and(|client| off.contains(&client))
+        HookClient::parse(backend).is_some_and(|client| self.off.contains(&client))
     }
 
     fn way(&self, via: HandoverWay) -> Option<&NativeWay> {

@@ -173,12 +173,8 @@ impl Drop for HeldPrompt {
 }
 
 impl Prompts {
-    pub(super) fn new(core: Core) -> Self {
-        Self { core, held: Arc::default(), attended: AttendedPrompts::default() }
-    }
-
-    pub(super) fn set_attended(&mut self, attended: AttendedPrompts) {
-        self.attended = attended;
+    pub(super) fn new(core: Core, attended: AttendedPrompts) -> Self {
+        Self { core, held: Arc::default(), attended }
     }
 
     /// Notes that the hook of a prompt has printed its answer.

@@ -639,7 +639,7 @@ mod tests {
     use svc_model::StreamName;
 
     use super::*;
-    use crate::service::{Tuning, core::Core, testing::opened};
+    use crate::service::{SessionSettings, Tuning, core::Core, testing::opened};
 
     #[tokio::test]
     async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
@@ -696,7 +696,8 @@ mod tests {
             let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
             let core = &services.team.core;
             let clock = Arc::clone(&core.clock);
-            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning);
+            let settings = SessionSettings::default();
+            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning, settings);
             let (from, tool) = ("operator".to_owned(), SourceTool::PeerBroadcast);
             let mut outgoing =
                 OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);

@@ -369,7 +369,7 @@ mod tests {
     use crate::service::{
         log::{Selector, StartAfter, Subscription, SubscriptionChunk},
         team::NewSession,
-        testing::{opened, services},
+        testing::{opened, services_in},
     };
 
     fn session(key: &str) -> Caller {
@@ -444,7 +444,7 @@ mod tests {
     #[tokio::test]
     async fn the_secret_of_an_ended_session_is_removed_when_its_id_is_free() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
-        let services = services(&test).with_home(home.path());
+        let services = services_in(&test, home.path());
         let secrets = SessionSecrets::in_home(home.path());
         let (former, heir) = (session("a"), session("b"));
         let new =

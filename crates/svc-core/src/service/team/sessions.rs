@@ -196,7 +196,7 @@ impl Team {
     /// Removes the secrets of sessions that ended so long ago that their ids are free.
     #[boxed]
     pub async fn sweep_session_secrets(&self) -> Result<()> {
-        let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
+        let Some(secrets) = &self.core.sessions.secrets else { return Ok(()) };
         let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
         loop {
             let over =
