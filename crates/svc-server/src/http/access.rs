@@ -5,7 +5,7 @@
 use axum::{Extension, http::StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo};
+use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, TokenInfo};
 use svc_model::{
     Caller, LocalProcess, MovedFolder, PROCESS_TOKENS_PATH, PageQuery, Project, ProofQuestion,
     TokenFingerprint,
@@ -39,7 +39,7 @@ pub(super) fn routes(api: Api) -> Api {
             "The proof; 404 if no such token is good here, 403 if `Host` is not an address of this daemon",
         );
     let on_move = on_move.answer::<MovedFolder>(200, "Where it is now");
-    api.post(PROCESS_TOKENS_PATH, on_trade.answer::<ProcessToken>(201, "Shown once"), trade)
+    api.post(PROCESS_TOKENS_PATH, on_trade.answer::<MintedToken>(201, "Shown once"), trade)
         .post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
         .get("/v1/tokens", on_list.page_of::<TokenInfo>("A page of tokens"), tokens)
         .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
@@ -62,7 +62,7 @@ async fn trade(
     app: App,
     process: Option<Extension<LocalProcess>>,
     Json(input): Json<NewProcessToken>,
-) -> StatusResult<ProcessToken> {
+) -> StatusResult<MintedToken> {
     let Some(Extension(process)) = process else {
         let why = "process tokens are given on the Unix socket in the data folder alone: svc.sock";
         return Err(Problem::new(Code::Forbidden, why));

@@ -7,7 +7,7 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
@@ -23,7 +23,10 @@ use svc_sys::{private_file, telemetry};
 use tokio_util::sync::CancellationToken;
 
 use crate::boxed;
-use crate::service::{Error, Result, core::Core};
+use crate::service::{
+    Error, Result,
+    core::{Core, lock},
+};
 
 const OPERATOR_PREFIX: &str = "operator:";
 
@@ -117,15 +120,6 @@ impl Access {
         }
     }
 
-    #[boxed]
-    pub async fn is_good(&self, credential: &Credential) -> bool {
-        !self.is_over(credential)
-            && match credential {
-                Credential::Operator(_) => true,
-                Credential::Session { id, .. } => self.is_token_good(id).await,
-            }
-    }
-
     /// A future that completes when this credential is rotated, revoked or expires; `None` if it
     /// has ended already.
     ///
@@ -135,17 +129,20 @@ impl Access {
         credential: &Credential,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         let watch = self.tokens.watch(credential);
-        if !Box::pin(self.is_good(credential)).await {
+        let (is_good, left) = match credential {
+            Credential::Operator(_) => (!self.is_over(credential), None),
+            Credential::Session { id, expires_at } => {
+                let left = expires_at.since(self.core.now());
+                (Box::pin(self.is_token_good(id)).await, Some(left))
+            }
+        };
+        if !is_good {
             return None;
         }
-        let left = match credential {
-            Credential::Operator(_) => None,
-            Credential::Session { expires_at, .. } => Some(expires_at.since(self.core.now())),
-        };
         Some(async move {
             match left {
-                Some(left) => drop(tokio::time::timeout(left, watch.over()).await),
-                None => watch.over().await,
+                Some(left) => drop(tokio::time::timeout(left, watch.cancelled()).await),
+                None => watch.cancelled().await,
             }
         })
     }
@@ -210,17 +207,6 @@ impl Access {
 
     /// Whether the row of a token is valid. A failed read counts as invalid.
     async fn is_token_good(&self, id: &TokenId) -> bool {
-        let now = self.core.now();
-        {
-            let seen = self.tokens.seen();
-            if seen.has_ended(id) {
-                return false;
-            }
-            if seen.good.get(id).is_some_and(|at| now.since(*at) < limits::TOKEN_CACHE) {
-                return true;
-            }
-        }
-        let revocations = self.tokens.revocations();
         let row = match self.core.store.tokens().get(id).await {
             Ok(row) => row,
             Err(error) => {
@@ -229,13 +215,9 @@ impl Access {
                 return false;
             }
         };
-        let is_good = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now);
-        let mut seen = self.tokens.seen();
-        if is_good && self.tokens.revocations() == revocations {
-            seen.evict();
-            seen.good.insert(id.clone(), now);
-        }
-        is_good && !seen.has_ended(id)
+        let now = self.core.now();
+        row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now)
+            && !self.tokens.seen().has_ended(id)
     }
 }
 
@@ -250,8 +232,9 @@ struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<TokenCache>,
-    /// Credentials with open streams. When a credential ends, its streams end.
-    watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
+    /// Credentials with open streams, which hold the values: when a credential ends, its streams
+    /// end. A key is the id of a token, or `None` for the operator's.
+    watched: Mutex<HashMap<Option<TokenId>, Weak<CancellationToken>>>,
     revocations: AtomicU64,
 }
 
@@ -266,8 +249,6 @@ pub(super) enum TokenKey {
 #[derive(Default)]
 pub(super) struct TokenCache {
     by_key: HashMap<TokenKey, CachedToken>,
-    /// When the row of a token was last read as valid.
-    good: HashMap<TokenId, Timestamp>,
     /// Tokens that this daemon revoked, with the time. Overrides cached rows, so that the streams
     /// of these tokens end.
     ended: HashMap<TokenId, Timestamp>,
@@ -278,46 +259,6 @@ pub(super) struct TokenCache {
 pub enum Credential {
     Operator([u8; 32]),
     Session { id: TokenId, expires_at: Timestamp },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum WatchKey {
-    Operator,
-    Token(TokenId),
-}
-
-#[derive(Default)]
-struct WatchedCredential {
-    over: CancellationToken,
-    streams: usize,
-}
-
-pub(super) struct CredentialWatch {
-    tokens: Tokens,
-    key: WatchKey,
-    over: CancellationToken,
-}
-
-impl CredentialWatch {
-    /// Completes when the credential is rotated or revoked.
-    pub(super) async fn over(&self) {
-        self.over.cancelled().await;
-    }
-}
-
-impl Drop for CredentialWatch {
-    fn drop(&mut self) {
-        let mut watched = self.tokens.watched();
-        // After a revocation, an entry of the same key belongs to the next credential.
-        if let Some(known) = watched.get_mut(&self.key)
-            && !self.over.is_cancelled()
-        {
-            known.streams -= 1;
-            if known.streams == 0 {
-                watched.remove(&self.key);
-            }
-        }
-    }
 }
 
 #[derive(Clone)]
@@ -339,16 +280,6 @@ impl TokenCache {
     pub(super) fn note_use(&mut self, id: &TokenId, now: Timestamp) {
         let known = self.by_key.values_mut().filter(|known| known.id == *id);
         known.for_each(|known| known.used_at = Some(now));
-    }
-
-    /// Evicts entries; a miss reads the table.
-    pub(super) fn evict(&mut self) {
-        if self.by_key.len() >= limits::STREAMS_CACHED {
-            self.by_key.clear();
-        }
-        if self.good.len() >= limits::STREAMS_CACHED {
-            self.good.clear();
-        }
     }
 }
 
@@ -447,7 +378,7 @@ impl Tokens {
         write_token(&self.0.file, &token)?;
         *operator = token_hash(&token);
         drop(operator);
-        self.end_watched(&WatchKey::Operator);
+        self.end_watched(&None);
         Ok(token)
     }
 
@@ -473,36 +404,38 @@ impl Tokens {
     pub(super) fn cache(&self, revocations: u64, key: TokenKey, token: &CachedToken) {
         let mut seen = self.seen();
         if self.revocations() == revocations {
-            seen.evict();
+            // A miss reads the table.
+            if seen.by_key.len() >= limits::STREAMS_CACHED {
+                seen.by_key.clear();
+            }
             seen.by_key.insert(key, token.clone());
-            seen.good.insert(token.id.clone(), token.read_at);
         }
     }
 
     pub(super) fn seen(&self) -> MutexGuard<'_, TokenCache> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.seen)
     }
 
-    fn watched(&self) -> MutexGuard<'_, HashMap<WatchKey, WatchedCredential>> {
-        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Watches a credential. The caller must check the credential afterwards: it may have been
-    /// revoked before.
-    pub(super) fn watch(&self, credential: &Credential) -> CredentialWatch {
+    /// Watches a credential: the result is cancelled when the credential is rotated or revoked. The
+    /// caller must check the credential afterwards: it may have been revoked before.
+    fn watch(&self, credential: &Credential) -> Arc<CancellationToken> {
         let key = match credential {
-            Credential::Operator(_) => WatchKey::Operator,
-            Credential::Session { id, .. } => WatchKey::Token(id.clone()),
+            Credential::Operator(_) => None,
+            Credential::Session { id, .. } => Some(id.clone()),
         };
-        let mut watched = self.watched();
-        let known = watched.entry(key.clone()).or_default();
-        known.streams += 1;
-        CredentialWatch { tokens: self.clone(), key, over: known.over.clone() }
+        let mut watched = lock(&self.0.watched);
+        if let Some(known) = watched.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        watched.retain(|_, watch| watch.strong_count() > 0);
+        let watch = Arc::<CancellationToken>::default();
+        watched.insert(key, Arc::downgrade(&watch));
+        watch
     }
 
-    fn end_watched(&self, key: &WatchKey) {
-        if let Some(known) = self.watched().remove(key) {
-            known.over.cancel();
+    fn end_watched(&self, key: &Option<TokenId>) {
+        if let Some(watch) = lock(&self.0.watched).remove(key).and_then(|watch| watch.upgrade()) {
+            watch.cancel();
         }
     }
 
@@ -517,10 +450,9 @@ impl Tokens {
         seen.ended.retain(|_, at| now.since(*at) < 2 * limits::TOKEN_CACHE);
         seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
         seen.by_key.retain(|_, seen| !ids.contains(&seen.id));
-        seen.good.retain(|id, _| !ids.contains(id));
         drop(seen);
         for id in ids {
-            self.end_watched(&WatchKey::Token(id.clone()));
+            self.end_watched(&Some(id.clone()));
         }
     }
 }

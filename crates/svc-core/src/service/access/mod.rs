@@ -12,5 +12,5 @@ mod tokens;
 
 pub use browser::{BrowserSignIn, LoginCode, LoginTicket, SignInKey};
 pub use credentials::{Access, Credential, RecordedCaller, TokenFileError, Tokens};
-pub use process_tokens::{NewProcessToken, ProcessToken};
+pub use process_tokens::NewProcessToken;
 pub use tokens::{MintedToken, NewToken, TokenInfo, TokenKind};

@@ -10,7 +10,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use svc_model::{
     Caller, Ids, LocalProcess, ProcessIdentity, ProcessState, SHELLS, Timestamp, TokenId,
     is_agent_key, limits, new_secret, token_hash,
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Access, Credential,
     credentials::{CachedToken, TokenKey},
-    tokens::new_row,
+    tokens::{MintedToken, new_row},
 };
 use crate::boxed;
 use crate::service::{Error, Result, check};
@@ -42,25 +42,6 @@ pub struct NewProcessToken {
     pub client: Option<String>,
 }
 
-/// The token of a client's process. The only time that it is shown.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct ProcessToken {
-    /// The token.
-    pub token: String,
-    /// Its row's id.
-    pub token_id: TokenId,
-    /// The subject: the same for every token of one process.
-    pub session: String,
-    /// The project that the process works in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    /// The folder that it was first seen in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// When the token ends by itself. It ends with the process, too.
-    pub expires_at: Timestamp,
-}
-
 impl Access {
     /// Makes a token for the client of the process on the socket.
     ///
@@ -68,7 +49,7 @@ impl Access {
     /// [`Error::Forbidden`] if the named process is no ancestor of the one on the socket, or the
     /// operator revoked a token of the client.
     #[boxed]
-    pub async fn trade(&self, peer: LocalProcess, input: NewProcessToken) -> Result<ProcessToken> {
+    pub async fn trade(&self, peer: LocalProcess, input: NewProcessToken) -> Result<MintedToken> {
         check::short("client", input.client.as_deref())?;
         let client = self.client_of(peer, input.client_pid).await?;
         let name = input.client.unwrap_or_else(|| client.name.clone());
@@ -98,14 +79,7 @@ impl Access {
         }));
         let (row, replaced) = job.await?;
         self.forget(&replaced);
-        Ok(ProcessToken {
-            token,
-            token_id: row.token_id,
-            session: row.session,
-            project: row.project,
-            cwd: row.cwd,
-            expires_at: row.expires_at,
-        })
+        Ok(MintedToken { token, info: row.into() })
     }
 
     /// The caller for a request on the socket that names its client's process and has no token.
@@ -210,10 +184,7 @@ impl Access {
         let is_running = self.core.state_of(&self.core.here(&process)) == ProcessState::Running;
         if !is_running {
             let gone = process.clone();
-            let known = self
-                .core
-                .store
-                .write(job!(|tx| Ok::<_, Error>(tx.tokens().process_subject(&gone).await?)));
+            let known = self.core.change(job!(|tx| tx.tokens().process_subject(&gone).await));
             if let Some(ProcessSubject { token_id: Some(token), session, project, cwd, .. }) =
                 known.await?.filter(|subject| !subject.is_barred)
             {
@@ -242,10 +213,8 @@ impl Access {
     }
 
     async fn end_process(&self, process: ProcessIdentity) -> Result<()> {
-        let ended = self.core.store.write(move |tx| {
-            let limit = limits::PROCESSES_PER_PAGE;
-            Box::pin(async move { tx.tokens().end_of_process(&process, limit).await })
-        });
+        let limit = limits::PROCESSES_PER_PAGE;
+        let ended = self.core.change(job!(|tx| tx.tokens().end_of_process(&process, limit).await));
         self.forget(&ended.await?);
         Ok(())
     }
@@ -267,13 +236,10 @@ impl Access {
             }
         }
         let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
-        let limit = limits::PROCESSES_PER_PAGE;
         if self.core.store.tokens().has_gone_processes(before).await? {
-            let write = self
-                .core
-                .store
-                .write(job!(|tx| tx.tokens().forget_gone_processes(before, limit).await));
-            write.await?;
+            let limit = limits::PROCESSES_PER_PAGE;
+            let forget = job!(|tx| tx.tokens().forget_gone_processes(before, limit).await);
+            self.core.change(forget).await?;
         }
         Ok(())
     }

@@ -588,6 +588,8 @@ async fn process_tokens() -> Script {
             }
         }
         script.text = script.text.replace(&format!("process {own}"), "process <pid>");
+        let own_pid = format!("\"client_pid\": {own}");
+        script.text = script.text.replace(&own_pid, "\"client_pid\": <pid>");
     }
     script
 }
