@@ -238,8 +238,9 @@ impl Access {
         let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
         if self.core.store.tokens().has_gone_processes(before).await? {
             let limit = limits::PROCESSES_PER_PAGE;
-            let forget = job!(|tx| tx.tokens().forget_gone_processes(before, limit).await);
-            self.core.change(forget).await?;
+            self.core
+                .change(job!(|tx| tx.tokens().forget_gone_processes(before, limit).await))
+                .await?;
         }
         Ok(())
     }

@@ -16,9 +16,7 @@ use svc_model::{
 };
 use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx, job};
 
-use super::{
-    ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
-};
+use super::{ConversationCaller, Conversations, OPERATOR, SessionRow};
 use crate::boxed;
 use crate::service::{
     Error, ResourceKind, Result,
@@ -141,21 +139,6 @@ impl Refusal {
     }
 }
 
-impl From<UnresolvedSession> for Refusal {
-    fn from(none: UnresolvedSession) -> Self {
-        match none {
-            UnresolvedSession::Unseen(denial) => Self::forbidden(denial),
-            UnresolvedSession::Unknown => {
-                Self::error("unknown_session", "there is no such session: see sessions_list")
-            }
-            UnresolvedSession::Ambiguous(keys) => {
-                let error = format!("several sessions are called so: {}", keys.join(", "));
-                Self::error("ambiguous", error)
-            }
-        }
-    }
-}
-
 impl Conversations {
     /// Sends a message to a session, and waits for what it answers as long as the caller wants to.
     /// The waiter comes with an answer: it must know when that was handed over.
@@ -173,16 +156,6 @@ impl Conversations {
     ) -> Result<(SessionReply, Option<AnswerWaiter>)> {
         check::not_blank("message", &input.message)?;
         check::long("message", &input.message, limits::SESSION_MESSAGE_BYTES)?;
-        for (field, text) in [
-            ("sessionKey", &input.session_key),
-            ("label", &input.label),
-            ("agentId", &input.agent_id),
-            ("sessionId", &input.session_id),
-            ("idempotencyKey", &input.idempotency_key),
-            ("inReplyTo", &input.in_reply_to),
-        ] {
-            check::key(field, text.as_deref())?;
-        }
         let requester = self.requester(caller, session).await?;
         let shown = input.session_key.as_ref().or(input.label.as_ref()).or(input.agent_id.as_ref());
         let shown = shown.cloned().unwrap_or_default();
@@ -238,29 +211,35 @@ impl Conversations {
         requester: &ConversationCaller,
         input: &SendToSession,
     ) -> Result<Result<SessionRow, Refusal>> {
-        let name = match (&input.session_key, &input.label, &input.agent_id) {
-            (Some(key), _, _) => SessionName::Key(key),
-            (None, Some(label), _) => SessionName::Label(label),
-            (None, None, Some(instance)) => SessionName::Instance(instance),
-            (None, None, None) => {
+        let (name, instance) =
+            (input.session_key.as_ref().or(input.label.as_ref()), &input.agent_id);
+        let target = match (name, instance) {
+            (Some(name), _) => self.find(requester, name).await,
+            (None, Some(instance)) => self.of_instance(requester, instance).await,
+            (None, None) => {
                 let why = "name the session: sessionKey, label or agentId";
                 return Err(Error::invalid("sessionKey", why));
             }
         };
-        let target = self.find(requester, name).await?;
-        let is_self = match (&target, name) {
-            (Ok(target), _) => requester.sight(target).is_self,
+        let is_self = match &target {
+            Ok(target) => requester.sight(target).is_self,
             // A session knows its own key before its first send, when it has no peer.
-            (Err(_), SessionName::Key(key)) => {
-                key == "current" || key.eq_ignore_ascii_case(&requester.key)
-            }
-            (Err(_), _) => false,
+            Err(_) => name
+                .is_some_and(|name| name == "current" || name.eq_ignore_ascii_case(&requester.key)),
         };
         if is_self {
             let error = "this is your own session: send to another session";
             return Ok(Err(Refusal::error("self_send", error)));
         }
-        Ok(target.map_err(Refusal::from))
+        Ok(Err(match target {
+            Ok(target) => return Ok(Ok(target)),
+            Err(Error::Unseen(denial)) => Refusal::forbidden(denial),
+            Err(Error::Invalid { why, .. }) => Refusal::error("ambiguous", why),
+            Err(Error::NotFound { .. }) => {
+                Refusal::error("unknown_session", "there is no such session: see sessions_list")
+            }
+            Err(error) => return Err(error),
+        }))
     }
 
     /// Whether a message may go to a session as it is now.
@@ -287,12 +266,10 @@ impl Conversations {
         if !target.is_there() {
             return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
-        let is_busy = match target {
+        let is_busy = match &target.agent {
             // Unless the state is idle, the host knows whether a turn is under way.
-            SessionRow::Hosted(agent, _) => agent.info.state != AgentState::Idle,
-            SessionRow::Attended(peer) => {
-                matches!(peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
-            }
+            Some(agent) => agent.info.state != AgentState::Idle,
+            None => matches!(target.peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting),
         };
         if input.mode == RunMode::Steer && !is_busy {
             let error = format!("{key} is in no turn that could be steered: use mode followup");
@@ -310,22 +287,20 @@ impl Conversations {
         (input, max_wait): (SendToSession, Duration),
         denied: Option<Refusal>,
     ) -> Result<(SendDecision, ExpectedDelivery)> {
-        let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
-            let refusal = Refusal::error("not_running", "the session has no inbox");
-            return Ok((SendDecision::Refused(refusal), ExpectedDelivery::Never));
-        };
         // Read before the send: afterwards the session may already be in the turn that the message
         // begins.
         let when = match input.mode {
             RunMode::Steer => ExpectedDelivery::Now,
-            RunMode::Followup | RunMode::Notify => self.when(caller, &peer).await?,
+            RunMode::Followup | RunMode::Notify => {
+                self.when(caller, &target.peer.peer.peer_id).await?
+            }
         };
         let job = SendJob {
             core: self.core.clone(),
             agents: self.agents.clone(),
             caller: caller.clone(),
             requester: requester.clone(),
-            target: target.end(peer),
+            target: target.end(),
             input,
             max_wait,
             denied,

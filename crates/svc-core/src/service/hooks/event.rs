@@ -626,7 +626,7 @@ mod tests {
     use super::*;
     use crate::service::{
         Services, Tuning, team,
-        testing::{insert_agent, opened, services_in, services_with, session},
+        testing::{insert_agent, opened, services, services_in, services_with, session},
     };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the

@@ -36,7 +36,7 @@ pub(super) use delivery::{
 };
 pub(super) use find::{
     UNKNOWN_CLIENT, find_peer, hosted_peer, is_namesake, operator_peer, peer_of_agent,
-    peer_of_speaker, remove_agents_peer,
+    peer_of_speaker, peers_named, remove_agents_peer,
 };
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
