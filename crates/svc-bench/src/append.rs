@@ -323,7 +323,8 @@ impl Append for CheckIns {
         let session_id = format!("session-{}", stream % self.sessions);
         let session = ActingSession { session_id, agent_id: String::new() };
         let tool = Some("Bash".to_owned());
-        self.services.team.check_in(&Caller::Operator, session, tool, limits::CHECK_IN).await?;
+        let frequency = Some(limits::CHECK_IN);
+        self.services.team.count_tool(&Caller::Operator, session, tool, frequency).await?;
         Ok(())
     }
 }

@@ -78,7 +78,7 @@ async fn list(
 }
 
 async fn register(app: App, caller: Caller, Json(input): Json<RegisterInput>) -> JsonResult<Peer> {
-    Ok(Json(app.services.team.register_peer(&caller, input).await?))
+    Ok(Json(app.services.team.register_peer(&caller, None, input).await?))
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use svc_model::{HandoverId, MessageId, Principal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::boxed;
+use crate::service::core::lock;
 
 /// How long a plugin may take to report.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -110,7 +111,7 @@ impl Drop for PluginHold {
 
 impl PluginConnections {
     fn lock(&self) -> MutexGuard<'_, HashMap<Principal, PluginConnection>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     pub(super) fn hold(self: &Arc<Self>, principal: Principal) -> PluginHold {
@@ -144,9 +145,10 @@ impl PluginConnections {
         principal: Option<&Principal>,
         word: PluginWord,
     ) -> PluginReport {
-        match self.say(principal, word) {
-            Some(report) => reported(report).await.unwrap_or(PluginReport::Unknown),
-            None => PluginReport::Refused,
+        let Some(report) = self.say(principal, word) else { return PluginReport::Refused };
+        match tokio::time::timeout(TIMEOUT, report).await {
+            Ok(Ok(report)) => report,
+            _ => PluginReport::Unknown,
         }
     }
 
@@ -163,10 +165,6 @@ impl PluginConnections {
         connection.open.insert(id, sender);
         Some(report)
     }
-}
-
-async fn reported(report: oneshot::Receiver<PluginReport>) -> Option<PluginReport> {
-    tokio::time::timeout(TIMEOUT, report).await.ok()?.ok()
 }
 
 #[cfg(test)]
@@ -189,7 +187,7 @@ mod tests {
         assert!(!connections.report(&Principal::Operator, &id, PluginReport::Taken), "of another");
         assert!(connections.report(&own, &id, PluginReport::Taken));
         assert!(!connections.report(&own, &id, PluginReport::Taken), "once");
-        assert_eq!(reported(report).await, Some(PluginReport::Taken));
+        assert_eq!(report.await, Ok(PluginReport::Taken));
         let second = connections.hold(own.clone());
         assert_eq!(first.next().await, None);
         drop(first);
@@ -197,6 +195,6 @@ mod tests {
         let report = connections.say(Some(&own), look()).expect("it is held");
         drop(second);
         assert!(!connections.is_held(Some(&own)) && connections.say(Some(&own), look()).is_none());
-        assert_eq!(reported(report).await, None, "nobody answers any more");
+        assert!(report.await.is_err(), "nobody answers any more");
     }
 }

@@ -23,9 +23,7 @@ use svc_store::{
 
 use super::{
     Team,
-    delivery::{
-        OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated, repeated_to_removed,
-    },
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated_to_removed},
     find::has_ended,
     may_act_for, own_peer,
 };
@@ -201,23 +199,32 @@ impl Team {
         input: NewMessage,
     ) -> Result<Message> {
         check_message(&input)?;
-        let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
-        let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
+        let named = to.to_owned();
+        let to = match self.find_peer(caller, to, ResourceKind::Peer).await {
+            // The message may repeat one to a peer that was removed since.
+            Err(Error::NotFound { .. }) if has_key => None,
+            to => Some(to?),
+        };
+        let input = self.with_sender(caller, input).await?;
         let (core, caller) = (self.core.clone(), caller.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
             let kind = input.kind.unwrap_or(MessageType::Notification);
-            let Some(receiver) = tx.peers().get(&to).await? else {
-                if input.idempotency_key.is_none() {
+            let receiver = match &to {
+                Some(to) => tx.peers().get(to).await?,
+                None => None,
+            };
+            let Some(receiver) = receiver else {
+                let unknown = || Error::not_found(ResourceKind::Peer, &named);
+                if !has_key {
                     return Err(unknown());
                 }
-                // Removed, perhaps after the message that this one repeats.
                 let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                return repeated(tx, &from, &to, (&input, kind)).await?.ok_or_else(unknown);
+                return repeated_to_removed(tx, &from, (&input, kind)).await?.ok_or_else(unknown);
             };
             let is_gone = has_ended(tx, &receiver).await?;
             let receiver = receiver.peer;
+            let to = receiver.peer_id.clone();
             let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
             // Scripts of the operator may send the operator a message.
             if from == to.as_str() && !to.is_operator() {
@@ -234,27 +241,6 @@ impl Team {
             Ok(sent)
         }));
         job.await.map_err(|error: Error| error.of_repeatable(has_key))
-    }
-
-    /// The message that this one repeats, if its receiver was removed since: a name does not find
-    /// that peer any more.
-    #[boxed]
-    pub async fn message_to_removed(
-        &self,
-        caller: &Caller,
-        input: NewMessage,
-    ) -> Result<Option<Message>> {
-        if input.idempotency_key.is_none() {
-            return Ok(None);
-        }
-        let input = self.with_sender(caller, input).await?;
-        let caller = caller.clone();
-        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-            let kind = input.kind.unwrap_or(MessageType::Notification);
-            repeated_to_removed(tx, &from, (&input, kind)).await
-        }));
-        job.await
     }
 
     /// The message with its sender's id, whatever names the sender.
@@ -649,7 +635,7 @@ mod tests {
         for number in 0..count {
             let input = json!({ "display_name": number.to_string(), "backend": "test", "path": number.to_string() });
             let input = serde_json::from_value(input).unwrap();
-            peers.push(services.team.register_peer(&Caller::Operator, input).await.unwrap());
+            peers.push(services.team.register_peer(&Caller::Operator, None, input).await.unwrap());
         }
         let broadcast = async |from: &Peer, key: Option<&str>, text: &str| {
             let before = test.store.stats().jobs;
@@ -687,8 +673,11 @@ mod tests {
     async fn a_full_inbox_refuses_its_copy_of_a_broadcast() {
         let (test, services) = opened().await;
         let input = json!({ "display_name": "a", "backend": "test", "path": "a" });
-        let peer =
-            services.team.register_peer(&Caller::Operator, serde_json::from_value(input).unwrap());
+        let peer = services.team.register_peer(
+            &Caller::Operator,
+            None,
+            serde_json::from_value(input).unwrap(),
+        );
         let peer = peer.await.unwrap();
         let to = [peer.peer_id.clone()];
         let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();

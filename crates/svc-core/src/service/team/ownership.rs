@@ -390,7 +390,7 @@ mod tests {
             let mut input = json!({ "display_name": "x", "backend": "test" });
             input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let input = serde_json::from_value(input).unwrap();
-            services.team.register_peer(caller, input).await.unwrap().peer_id
+            services.team.register_peer(caller, None, input).await.unwrap().peer_id
         };
         let peer = register(&former, json!({ "session_id": "a" })).await;
         let formers_own = register(&former, json!({ "path": "/p/a" })).await;

@@ -69,7 +69,8 @@ const CURRENT: &str = "current_session";
 
 impl Team {
     /// The session that a call is about: the one that it names, the one that it came in, or the
-    /// caller's default. The operator's default is the session that the operator last started.
+    /// caller's default. The operator's default is the session that the operator last started, else
+    /// the one that every database has.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if a session token names a session that is not its own.
@@ -92,33 +93,11 @@ impl Team {
         } else if let Some(default) = self.default_session(caller).await? {
             default
         } else {
-            self.operators_session().await?
+            let last = self.core.store.settings().get(CURRENT).await?;
+            last.unwrap_or_else(|| IMPLICIT_SESSION.to_owned())
         };
         check::key("session_id", Some(&session_id))?;
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
-    }
-
-    /// The session of the operator's calls that name none: the one that the operator last started,
-    /// else the one that every database has. In a database from before that id was reserved,
-    /// another principal may own that session; then the operator gets a new one.
-    async fn operators_session(&self) -> Result<String> {
-        if let Some(current) = self.core.store.settings().get(CURRENT).await? {
-            return Ok(current);
-        }
-        let row = self.core.store.sessions().owner(IMPLICIT_SESSION).await?;
-        if row.is_none_or(|row| row.owner == Some(Principal::Operator)) {
-            return Ok(IMPLICIT_SESSION.to_owned());
-        }
-        let fresh = fresh_session_id();
-        let job = self.core.store.write(job!(|tx| {
-            // Another call may have set it meanwhile.
-            if let Some(current) = tx.settings().get(CURRENT).await? {
-                return Ok(current);
-            }
-            tx.settings().put(CURRENT, &fresh).await?;
-            Ok(fresh)
-        }));
-        job.await
     }
 
     /// Begins a session, or begins it again: then it gets back what it left open.
@@ -208,11 +187,9 @@ impl Team {
                 }
             }
             if !over.is_empty() {
-                let write = self
-                    .core
-                    .store
-                    .write(job!(|tx| tx.sessions().forget_secrets(&over, before).await));
-                write.await?;
+                self.core
+                    .change(job!(|tx| tx.sessions().forget_secrets(&over, before).await))
+                    .await?;
             }
             if is_last {
                 return Ok(());
@@ -290,17 +267,11 @@ impl Team {
         Page::read("sessions", page.into(), read, key).await
     }
 
+    /// Counts a tool call. With a frequency, tells whether it is time to look at the record; if so,
+    /// resets the count. One write job does all of it, so exactly one of many concurrent calls is
+    /// told.
     #[boxed]
     pub async fn count_tool(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-        tool_name: Option<String>,
-    ) -> Result<i64> {
-        Ok(self.counted(caller, acting, tool_name, None).await?.since)
-    }
-
-    async fn counted(
         &self,
         caller: &Caller,
         acting: ActingSession,
@@ -334,19 +305,6 @@ impl Team {
             Ok(())
         }));
         job.await
-    }
-
-    /// Counts a tool call and tells whether it is time to look at the record; if so, resets the
-    /// count. One write job does all of it, so exactly one of many concurrent calls is told.
-    #[boxed]
-    pub async fn check_in(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-        tool_name: Option<String>,
-        frequency: i64,
-    ) -> Result<ToolCallCount> {
-        self.counted(caller, acting, tool_name, Some(frequency)).await
     }
 }
 
@@ -542,7 +500,7 @@ mod tests {
         .await;
         let team = &services.team;
         let acting = ActingSession { session_id: "s".to_owned(), agent_id: String::new() };
-        let count = team.count_tool(&Caller::Operator, acting, None).await.unwrap();
+        let count = team.count_tool(&Caller::Operator, acting, None, None).await.unwrap().since;
         let detail = team.session_detail(&Caller::Operator, "s").await.unwrap();
         assert_eq!((count, detail.session.ended_at), (1, None));
         let row = test.store.sessions().owner("s").await.unwrap().unwrap();
