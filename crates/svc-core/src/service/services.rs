@@ -155,11 +155,6 @@ impl Services {
         self.core.budget.hold(caller, kind, amount)
     }
 
-    /// Like [`Self::hold`], but even beyond the bound: for what an earlier daemon began.
-    pub fn hold_anyway(&self, caller: &Caller, kind: BudgetKind) -> Option<BudgetHold> {
-        self.core.budget.hold_anyway(caller, kind, 1)
-    }
-
     /// Charges bytes that are about to be stored for the caller, all of them or none.
     ///
     /// # Errors

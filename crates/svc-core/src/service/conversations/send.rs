@@ -14,7 +14,9 @@ use svc_model::{
     },
     limits,
 };
-use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx, job};
+use svc_store::{
+    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, StoreError, WriteTx, job,
+};
 
 use super::{ConversationCaller, Conversations, OPERATOR, SessionRow};
 use crate::boxed;
@@ -122,10 +124,28 @@ pub(super) struct SentRun {
     pub(super) wait: Option<(AnswerWaiter, Timestamp)>,
 }
 
-enum SendDecision {
-    Run(Box<SentRun>),
-    Answer(Box<Message>),
+/// A refusal is in the reply to the caller.
+enum SendError {
     Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for SendError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<StoreError> for SendError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 impl Refusal {
@@ -159,49 +179,24 @@ impl Conversations {
         let requester = self.requester(caller, session).await?;
         let shown = input.session_key.as_ref().or(input.label.as_ref()).or(input.agent_id.as_ref());
         let shown = shown.cloned().unwrap_or_default();
-        let refuse = |refusal: Refusal, key: String| SessionReply {
+        let sent = match input.in_reply_to.clone() {
+            Some(named) => self.answer(caller, &requester, input, &named).await,
+            None => self.ask(caller, &requester, (input, max_wait)).await,
+        };
+        let refusal = match sent {
+            Ok(sent) => return Ok(sent),
+            Err(SendError::Failed(error)) => return Err(error),
+            Err(SendError::Refused(refusal)) => refusal,
+        };
+        let reply = SessionReply {
             run_id: RunId::new(&self.core.ids, self.core.now()),
             status: refusal.status,
-            session_key: key,
+            session_key: shown,
             message_id: None,
             reply: None,
             delivery: None,
             error: Some(refusal.error),
             reason: Some(refusal.reason.to_owned()),
-        };
-        let (sent, when) = if let Some(named) = input.in_reply_to.clone() {
-            self.answer(caller, &requester, input, &named).await?
-        } else {
-            let target = match self.target(&requester, &input).await? {
-                Err(refusal) => return Ok((refuse(refusal, shown), None)),
-                Ok(target) => target,
-            };
-            let denied = self.admission(&requester, &target, &input).err();
-            // A repeat gets the first answer, even if its target has ended since.
-            if let (Some(denied), None) = (&denied, &input.idempotency_key) {
-                return Ok((refuse(denied.clone(), shown), None));
-            }
-            self.ask(caller, &requester, &target, (input, max_wait), denied).await?
-        };
-        let reply = match sent {
-            SendDecision::Refused(refusal) => refuse(refusal, shown),
-            SendDecision::Run(run) => return self.outcome(caller, *run, when).await,
-            SendDecision::Answer(message) => {
-                let run = message.provenance.as_ref().map(|it| it.run_id.clone());
-                let to = self.core.store.peers().get(&message.to_peer).await?;
-                let key = to.and_then(|row| row.session_key());
-                let states = self.core.store.messages().deliveries(&message.id).await?;
-                SessionReply {
-                    run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
-                    status: SendStatus::Accepted,
-                    session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
-                    delivery: last_delivery(states, when),
-                    message_id: Some(message.id),
-                    reply: None,
-                    error: None,
-                    reason: None,
-                }
-            }
         };
         Ok((reply, None))
     }
@@ -210,7 +205,7 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         input: &SendToSession,
-    ) -> Result<Result<SessionRow, Refusal>> {
+    ) -> Result<SessionRow, SendError> {
         let (name, instance) =
             (input.session_key.as_ref().or(input.label.as_ref()), &input.agent_id);
         let target = match (name, instance) {
@@ -218,7 +213,7 @@ impl Conversations {
             (None, Some(instance)) => self.of_instance(requester, instance).await,
             (None, None) => {
                 let why = "name the session: sessionKey, label or agentId";
-                return Err(Error::invalid("sessionKey", why));
+                return Err(Error::invalid("sessionKey", why).into());
             }
         };
         let is_self = match &target {
@@ -229,17 +224,17 @@ impl Conversations {
         };
         if is_self {
             let error = "this is your own session: send to another session";
-            return Ok(Err(Refusal::error("self_send", error)));
+            return Err(Refusal::error("self_send", error).into());
         }
-        Ok(Err(match target {
-            Ok(target) => return Ok(Ok(target)),
-            Err(Error::Unseen(denial)) => Refusal::forbidden(denial),
-            Err(Error::Invalid { why, .. }) => Refusal::error("ambiguous", why),
-            Err(Error::NotFound { .. }) => {
-                Refusal::error("unknown_session", "there is no such session: see sessions_list")
+        target.map_err(|error| match error {
+            Error::Unseen(denial) => Refusal::forbidden(denial).into(),
+            Error::Invalid { why, .. } => Refusal::error("ambiguous", why).into(),
+            Error::NotFound { .. } => {
+                let error = "there is no such session: see sessions_list";
+                Refusal::error("unknown_session", error).into()
             }
-            Err(error) => return Err(error),
-        }))
+            error => error.into(),
+        })
     }
 
     /// Whether a message may go to a session as it is now.
@@ -278,15 +273,19 @@ impl Conversations {
         Ok(())
     }
 
-    /// Sends a message to a session, unless it is `denied`. A repeat is never denied.
+    /// Sends a message to a session, and waits for what it answers.
     async fn ask(
         &self,
         caller: &Caller,
         requester: &ConversationCaller,
-        target: &SessionRow,
         (input, max_wait): (SendToSession, Duration),
-        denied: Option<Refusal>,
-    ) -> Result<(SendDecision, ExpectedDelivery)> {
+    ) -> Result<(SessionReply, Option<AnswerWaiter>), SendError> {
+        let target = self.target(requester, &input).await?;
+        let denied = self.admission(requester, &target, &input).err();
+        // A repeat gets the first answer, even if its target has ended since.
+        if let (Some(denied), None) = (&denied, &input.idempotency_key) {
+            return Err(denied.clone().into());
+        }
         // Read before the send: afterwards the session may already be in the turn that the message
         // begins.
         let when = match input.mode {
@@ -306,7 +305,8 @@ impl Conversations {
             denied,
         };
         let store = self.core.store.on_behalf_of(caller);
-        Ok((store.write(move |tx| Box::pin(job.run(tx))).await?, when))
+        let sent = store.write(move |tx| Box::pin(job.run(tx))).await?;
+        Ok(self.outcome(caller, sent, when).await?)
     }
 
     /// When a message that is sent now reaches the model of the inbox's peer.
@@ -321,7 +321,7 @@ impl Conversations {
         requester: &ConversationCaller,
         input: SendToSession,
         named: &str,
-    ) -> Result<(SendDecision, ExpectedDelivery)> {
+    ) -> Result<(SessionReply, Option<AnswerWaiter>), SendError> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
         let is_own = |message: &Message| Some(&message.to_peer) == requester.peer.as_ref();
@@ -333,7 +333,7 @@ impl Conversations {
             let sender = sender.and_then(|row| row.session_key());
             if sender.is_none_or(|sender| !sender.eq_ignore_ascii_case(key)) {
                 let why = "names a message of another session; leave sessionKey out";
-                return Err(Error::invalid("inReplyTo", why));
+                return Err(Error::invalid("inReplyTo", why).into());
             }
         }
         let when = self.when(caller, &to).await?;
@@ -346,15 +346,15 @@ impl Conversations {
                 }
                 None => false,
             };
-            if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
-                return Ok(SendDecision::Refused(refusal));
+            if !is_known {
+                rate(tx, &core, &requester, &to).await?;
             }
             let receiver = match tx.peers().get(&to).await? {
                 Some(row) => row,
                 None if to.is_operator() => team::operator_peer(tx).await?,
                 None => {
                     let gone = "the session that asked is gone";
-                    return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
+                    return Err(Refusal::error("gone", gone).into());
                 }
             };
             let kind = MessageType::Response;
@@ -368,11 +368,24 @@ impl Conversations {
                 run_id: question.provenance.map(|it| it.run_id),
                 ..team::OutgoingMessage::new(core, caller, from, new, tool)
             };
-            let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
-            Ok(SendDecision::Answer(Box::new(sent)))
+            Ok::<_, SendError>(team::send_answer(tx, outgoing, &receiver.peer, kind).await?)
         }));
-        let decision: Result<SendDecision> = job.await;
-        Ok((decision?, when))
+        let message = job.await?;
+        let store = &self.core.store;
+        let run = message.provenance.as_ref().map(|it| it.run_id.clone());
+        let receiver = store.peers().get(&message.to_peer).await?;
+        let key = receiver.and_then(|row| row.session_key());
+        let reply = SessionReply {
+            run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
+            status: SendStatus::Accepted,
+            session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
+            delivery: last_delivery(store.messages().deliveries(&message.id).await?, when),
+            message_id: Some(message.id),
+            reply: None,
+            error: None,
+            reason: None,
+        };
+        Ok((reply, None))
     }
 }
 
@@ -387,7 +400,7 @@ async fn rate(
     core: &Core,
     requester: &ConversationCaller,
     target: &PeerId,
-) -> Result<Option<Refusal>> {
+) -> Result<(), SendError> {
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
@@ -395,10 +408,10 @@ async fn rate(
     if most == u32::MAX
         || tx.assignments().count_since(source, target, since).await? < u64::from(most)
     {
-        return Ok(None);
+        return Ok(());
     }
     let error = format!("you have sent it {most} messages within a minute: wait a while");
-    Ok(Some(Refusal::error("rate_limited", error)))
+    Err(Refusal::error("rate_limited", error).into())
 }
 
 struct SendJob {
@@ -414,7 +427,7 @@ struct SendJob {
 }
 
 impl SendJob {
-    async fn run(self, tx: &mut WriteTx) -> Result<SendDecision> {
+    async fn run(self, tx: &mut WriteTx) -> Result<SentRun, SendError> {
         let now = tx.now();
         let waits_until = match self.input.mode {
             RunMode::Steer => Some(now.plus(STEER_WITHIN)),
@@ -425,11 +438,9 @@ impl SendJob {
             return Ok(known);
         }
         if let Some(denied) = self.denied {
-            return Ok(SendDecision::Refused(denied));
+            return Err(denied.into());
         }
-        if let Some(refusal) = self.refusal(tx, waits_until.is_some()).await? {
-            return Ok(SendDecision::Refused(refusal));
-        }
+        self.check(tx, waits_until.is_some()).await?;
         let own = self.own_peer(tx).await?;
         let kind = match self.input.mode {
             RunMode::Followup => MessageType::Query,
@@ -461,7 +472,7 @@ impl SendJob {
         // Made before the commit: no other call ends while the row has a wait that nobody knows.
         let wait = waits_until
             .map(|until| (self.agents.wait_for_answer(&self.caller, &row.run_id, until), until));
-        Ok(SendDecision::Run(Box::new(SentRun { row, wait })))
+        Ok(SentRun { row, wait })
     }
 
     /// The send of the same key. A caller that was cut off waits again.
@@ -469,7 +480,7 @@ impl SendJob {
         &self,
         tx: &mut WriteTx,
         waits_until: Option<Timestamp>,
-    ) -> Result<Option<SendDecision>> {
+    ) -> Result<Option<SentRun>, SendError> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
         let Some(mut known) = tx.assignments().by_key(&self.requester.key, key).await? else {
             return Ok(None);
@@ -482,10 +493,9 @@ impl SendJob {
             && known.target_session == self.target.session
             && known.mode == self.input.mode;
         if !is_same {
-            return Err(Error::Conflict(format!(
-                "idempotencyKey {key:?} stands for another message, {}",
-                known.message_id.as_ref().map_or("", MessageId::as_str)
-            )));
+            let other = known.message_id.as_ref().map_or("", MessageId::as_str);
+            let why = format!("idempotencyKey {key:?} stands for another message, {other}");
+            return Err(Error::Conflict(why).into());
         }
         let mut wait = None;
         if let Some(until) = waits_until
@@ -493,42 +503,39 @@ impl SendJob {
             && !known.state.is_over()
         {
             // The target may wait for this session since an earlier call was cut.
-            if let Some(refusal) = self.circle(tx).await? {
-                return Ok(Some(SendDecision::Refused(refusal)));
-            }
+            self.check_circle(tx).await?;
             let last = known.wait_again(until);
             tx.assignments().update(&known).await?;
             let waiter = self.agents.wait_for_answer(&self.caller, &known.run_id, last);
             wait = Some((waiter, until));
         }
-        Ok(Some(SendDecision::Run(Box::new(SentRun { row: known, wait }))))
+        Ok(Some(SentRun { row: known, wait }))
     }
 
-    async fn refusal(&self, tx: &mut WriteTx, waits: bool) -> Result<Option<Refusal>> {
+    async fn check(&self, tx: &mut WriteTx, waits: bool) -> Result<(), SendError> {
         let target = &self.target.session;
         if let Some(agent) = &self.target.agent {
             let live = tx.agents().live(target).await?;
             if live.is_none_or(|live| live.info.id != *agent) {
-                return Ok(Some(Refusal::error("not_running", format!("{target} has ended"))));
+                return Err(Refusal::error("not_running", format!("{target} has ended")).into());
             }
         }
-        if waits && let Some(refusal) = self.circle(tx).await? {
-            return Ok(Some(refusal));
+        if waits {
+            self.check_circle(tx).await?;
         }
         rate(tx, &self.core, &self.requester, &self.target.peer).await
     }
 
-    /// The refusal of a wait for a session that waits for the sender.
-    async fn circle(&self, tx: &mut WriteTx) -> Result<Option<Refusal>> {
+    /// Refuses a wait for a session that waits for the sender.
+    async fn check_circle(&self, tx: &mut WriteTx) -> Result<(), SendError> {
         let (source, target) = (&self.requester.key, &self.target.session);
         let waits = tx.assignments().waits_from(target).await?;
-        Ok(wait_cycle(&waits, source, target).map(|path| {
-            let path = path.join(" -> ");
-            let error = format!(
-                "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"
-            );
-            Refusal::error("wait_cycle", error)
-        }))
+        let Some(path) = wait_cycle(&waits, source, target) else { return Ok(()) };
+        let path = path.join(" -> ");
+        let error = format!(
+            "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"
+        );
+        Err(Refusal::error("wait_cycle", error).into())
     }
 
     /// The sender's peer. A session gets one with its first send.

@@ -375,7 +375,9 @@ async fn resume(server: &McpServer, row: &CallRow) -> Result<Result<(), Unresuma
     };
     let acts_for = record.acting_session.as_deref();
     let caller = server.services.team.in_project_of(&caller, acts_for).await?;
-    record.hold = server.services.hold_anyway(&caller, BudgetKind::Requests).map(Arc::new);
+    // A call that an earlier daemon began goes on, even above the bound.
+    let hold = server.services.hold(&caller, BudgetKind::Requests, 1).ok().flatten();
+    record.hold = hold.map(Arc::new);
     let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
     let Some(tool) = tool else { return unknown("its tool cannot be repeated") };
     let id = row.call_id.clone();
