@@ -8,7 +8,7 @@
 use std::fs::{self, Metadata};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use svc_model::remote_name;
 

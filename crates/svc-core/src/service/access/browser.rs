@@ -15,7 +15,7 @@ use svc_store::{LoginCodeRow, TokenRow, job};
 
 use super::{
     Access, Credential,
-    credentials::{CachedToken, TokenKey},
+    credentials::TokenKey,
     tokens::{new_row, require_operator},
 };
 use crate::boxed;
@@ -124,29 +124,12 @@ impl Access {
         &self,
         secret: &str,
     ) -> Result<Option<(Caller, Credential, TokenId)>> {
-        let (hash, now) = (cookie_hash(secret), self.core.now());
-        let mut browser = self.tokens.known(&TokenKey::Cookie(hash), now);
-        if browser.is_none() {
-            browser = self.look_up_browser(&hash).await?;
-        }
-        let Some(seen) = browser else { return Ok(None) };
-        let operator = self.tokens.operator_fingerprint();
-        if seen.expires_at <= now || seen.operator_credential != Some(operator) {
-            return Ok(None);
-        }
-        self.record_use(&seen, now).await;
-        Ok(Some((Caller::Operator, seen.credential(), seen.id)))
-    }
-
-    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<CachedToken>> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let row = self.core.store.tokens().by_hash(hash).await?;
-        let is_good =
-            |row: &TokenRow| row.revoked_at.is_none() && row.operator_credential.is_some();
-        let Some(row) = row.filter(is_good) else { return Ok(None) };
-        let browser = CachedToken::from_row(row, None, read_at);
-        self.tokens.cache(revocations, TokenKey::Cookie(*hash), &browser);
-        Ok(Some(browser))
+        let hash = cookie_hash(secret);
+        let read = || async move { Ok(self.core.store.tokens().by_hash(&hash).await?) };
+        let operator = Some(self.tokens.operator_fingerprint());
+        let seen = self.token_by(TokenKey::Cookie(hash), read).await?;
+        let seen = seen.filter(|seen| seen.operator_credential == operator);
+        Ok(seen.map(|seen| (Caller::Operator, seen.credential(), seen.id)))
     }
 
     /// Signs all browsers out. If the write fails, their cookies are invalid all the same, because

@@ -61,29 +61,44 @@ impl Access {
         if self.tokens.is_operator(&hash) {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
-        let now = self.core.now();
-        let mut seen = self.tokens.known(&TokenKey::Token(hash), now);
-        if seen.is_none() {
-            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
-            seen = Box::pin(self.look_up(&hash)).await?;
-        }
-        let Some(seen) = seen.filter(|seen| seen.expires_at > now) else { return Ok(None) };
-        self.record_use(&seen, now).await;
-        Ok(Some((seen.caller.clone(), seen.credential())))
+        let read = || async move {
+            // A token for a reserved name is older than the reservation. A browser's secret is
+            // valid as a cookie only.
+            let is_good = |row: &TokenRow| {
+                let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
+                row.operator_credential.is_none() && !is_reserved
+            };
+            Ok(self.core.store.tokens().by_hash(&hash).await?.filter(is_good))
+        };
+        let seen = self.token_by(TokenKey::Token(hash), read).await?;
+        Ok(seen.map(|seen| (seen.caller.clone(), seen.credential())))
     }
 
-    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let Some(row) = self.core.store.tokens().by_hash(hash).await? else { return Ok(None) };
-        // A token for a reserved name is older than the reservation. A browser's secret is valid as
-        // a cookie only.
-        let is_browser = row.operator_credential.is_some();
-        let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
-        if row.revoked_at.is_some() || is_browser || is_reserved {
-            return Ok(None);
-        }
-        let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, TokenKey::Token(*hash), &seen);
+    /// The valid token of a key, from the cache or from the row that `read` finds. Records its use.
+    pub(super) async fn token_by<F>(
+        &self,
+        key: TokenKey,
+        read: impl FnOnce() -> F + Send,
+    ) -> Result<Option<CachedToken>>
+    where
+        F: Future<Output = Result<Option<TokenRow>>> + Send,
+    {
+        let now = self.core.now();
+        let seen = match self.tokens.known(&key, now) {
+            Some(seen) => seen,
+            None => {
+                let revocations = self.tokens.revocations();
+                // Boxed, as it is rare: otherwise every request would carry the future of the
+                // lookup.
+                let row = Box::pin(read()).await?;
+                let is_good = |row: &TokenRow| row.revoked_at.is_none() && row.expires_at > now;
+                let Some(row) = row.filter(is_good) else { return Ok(None) };
+                let seen = Box::pin(self.cached(row, now)).await?;
+                self.tokens.cache(revocations, key, &seen);
+                seen
+            }
+        };
+        self.record_use(&seen, now).await;
         Ok(Some(seen))
     }
 
@@ -96,7 +111,7 @@ impl Access {
     }
 
     /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
-    pub(super) async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
+    async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
         if seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION) {
             return;
         }
@@ -395,7 +410,9 @@ impl Tokens {
 
     /// The token that was cached by this key, while its row need not be read again.
     pub(super) fn known(&self, key: &TokenKey, now: Timestamp) -> Option<CachedToken> {
-        let is_fresh = |token: &&CachedToken| now.since(token.read_at) < limits::TOKEN_CACHE;
+        let is_fresh = |token: &&CachedToken| {
+            now.since(token.read_at) < limits::TOKEN_CACHE && token.expires_at > now
+        };
         self.seen().by_key.get(key).filter(is_fresh).cloned()
     }
 

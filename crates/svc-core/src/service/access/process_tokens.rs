@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Access, Credential,
-    credentials::{CachedToken, TokenKey},
+    credentials::TokenKey,
     tokens::{MintedToken, new_row},
 };
 use crate::boxed;
@@ -93,13 +93,9 @@ impl Access {
         client_pid: u32,
     ) -> Result<(Caller, Credential)> {
         let client = self.client_of(peer, Some(client_pid)).await?;
-        let now = self.core.now();
-        let known = self.tokens.known(&TokenKey::Process(client.process.clone()), now);
-        let seen = match known.filter(|seen| seen.expires_at > now) {
-            Some(seen) => seen,
-            None => self.token_of(client).await?,
-        };
-        self.record_use(&seen, now).await;
+        let key = TokenKey::Process(client.process.clone());
+        let read = || async move { self.row_of_client(client).await.map(Some) };
+        let seen = self.token_by(key, read).await?.ok_or(Error::Unauthorized)?;
         Ok((seen.caller.clone(), seen.credential()))
     }
 
@@ -117,22 +113,16 @@ impl Access {
         Ok(client)
     }
 
-    /// The valid token of a process. The first call stores one whose secret nobody has: the socket
-    /// identifies the process.
-    async fn token_of(&self, client: ClientProcess) -> Result<CachedToken> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let process = client.process.clone();
-        let known = self.core.store.tokens().of_process(&process, read_at).await?;
-        let row = if let Some(row) = known {
-            row
-        } else {
-            let (name, cwd) = (&client.name, client.cwd());
-            let fresh = Box::pin(self.subject_of_unseen(&process, name, cwd)).await?;
-            Box::pin(self.insert_row_of(client.process, fresh)).await?
-        };
-        let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, TokenKey::Process(process), &seen);
-        Ok(seen)
+    /// The row of the valid token of a process. The first call stores one whose secret nobody has:
+    /// the socket identifies the process.
+    async fn row_of_client(&self, client: ClientProcess) -> Result<TokenRow> {
+        let process = &client.process;
+        let known = self.core.store.tokens().of_process(process, self.core.now()).await?;
+        if let Some(row) = known {
+            return Ok(row);
+        }
+        let fresh = self.subject_of_unseen(process, &client.name, client.cwd()).await?;
+        self.insert_row_of(client.process, fresh).await
     }
 
     /// The subject of a new process: the agent whose host runs it, or one of its own.

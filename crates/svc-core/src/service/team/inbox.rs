@@ -101,10 +101,6 @@ impl BroadcastKey {
         Some(Self { sent_by: caller.principal().to_string(), key, fingerprint })
     }
 
-    fn pair(&self) -> (&str, &str) {
-        (&self.key, &self.fingerprint)
-    }
-
     /// Notes that the broadcast begins, or returns the answer of the one that was sent with this
     /// key. Neither notes nor returns anything if an earlier request broke off: the rest of the
     /// copies are to be stored.
@@ -117,7 +113,8 @@ impl BroadcastKey {
         let known = tx.messages().broadcast_of_key(&self.sent_by, from, &self.key).await?;
         let Some((fingerprint, answer)) = known else {
             core.budget.check_rows(tx, caller, 1).await?;
-            tx.messages().begin_broadcast(&self.sent_by, from, self.pair()).await?;
+            let pair = (self.key.as_str(), self.fingerprint.as_str());
+            tx.messages().begin_broadcast(&self.sent_by, from, pair).await?;
             return Ok(None);
         };
         if fingerprint != self.fingerprint {
@@ -126,17 +123,7 @@ impl BroadcastKey {
                 "idempotency_key {key:?} stands for another broadcast"
             )));
         }
-        Ok(answer.as_deref().and_then(reach_of))
-    }
-
-    /// The answer of the broadcast that was sent with this key from a peer that is gone.
-    async fn answer(
-        &self,
-        tx: &mut WriteTx,
-        from: Option<&str>,
-    ) -> Result<Option<BroadcastReach>, StoreError> {
-        let answer = tx.messages().broadcast_answer(&self.sent_by, from, self.pair()).await?;
-        Ok(answer.as_deref().and_then(reach_of))
+        Ok(answer.and_then(|answer| serde_json::from_str(&answer).ok()))
     }
 
     /// Stores the answer for repeats. One that nobody took may be sent again.
@@ -149,10 +136,6 @@ impl BroadcastKey {
         let answer = (!reach.is_refused()).then(|| json!(reach).to_string());
         tx.messages().end_broadcast(&self.sent_by, (from, &self.key), answer.as_deref()).await
     }
-}
-
-fn reach_of(answer: &str) -> Option<BroadcastReach> {
-    serde_json::from_str(answer).ok()
 }
 
 /// Checks that a sender may store a broadcast for all of its receivers. The body of the request
@@ -287,15 +270,7 @@ impl Team {
             let (circle, input, key) = (Arc::clone(&circle), Arc::clone(&input), Arc::clone(&key));
             let mut so_far = reach.clone();
             let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-                let named = input.from_peer.as_deref();
-                let from = match (sender(tx, &sent_by, named).await, &*key) {
-                    (Err(error), Some(key)) if is_first => {
-                        // Its peer was removed, perhaps after the broadcast that this one repeats.
-                        let known = key.answer(tx, named).await?;
-                        return known.map(|reach| (reach, None, None)).ok_or(error);
-                    }
-                    (from, _) => from?,
-                };
+                let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
                 let circle = circle.as_deref();
                 if is_first
                     && let Some(key) = &*key
