@@ -28,17 +28,6 @@ use crate::service::{
     core::{Core, lock},
 };
 
-const OPERATOR_PREFIX: &str = "operator:";
-
-/// Who made a call on record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RecordedCaller {
-    Good(Caller),
-    Revoked,
-    /// The row names a credential that the principal does not have.
-    Unknown,
-}
-
 #[derive(Debug, Clone)]
 pub struct Access {
     pub(super) core: Core,
@@ -186,38 +175,32 @@ impl Access {
         if is_good { Ok(()) } else { Err(Error::Unauthorized) }
     }
 
-    /// The caller that made a call on record, with the present scopes and project of the token.
+    /// The caller that made a call on record, with the present scopes and project of the token. An
+    /// older row of the operator's does not name the credential.
+    ///
+    /// # Errors
+    /// [`Error::Unauthorized`] if the credential is not valid any more.
     #[boxed]
     pub async fn caller_of_record(
         &self,
         principal: &Principal,
         credential: Option<&str>,
-    ) -> Result<RecordedCaller> {
-        let key = match principal {
-            Principal::Operator => return Ok(self.operator_of_record(credential)),
-            Principal::Session(key) => key,
+    ) -> Result<Caller> {
+        let Principal::Session(key) = principal else {
+            let present = self.tokens.operator_fingerprint();
+            let is_good = credential.is_none_or(|name| name == present);
+            return if is_good { Ok(Caller::Operator) } else { Err(Error::Unauthorized) };
         };
         let now = self.core.now();
         let row = match credential.and_then(TokenId::parse) {
             Some(id) => self.core.store.tokens().get(&id).await?,
             None => None,
         };
-        Ok(match row.filter(|row| *row.session == **key) {
-            None => RecordedCaller::Unknown,
-            Some(row) if row.revoked_at.is_none() && row.expires_at > now => {
-                RecordedCaller::Good(self.cached(row, now).await?.caller)
-            }
-            Some(_) => RecordedCaller::Revoked,
-        })
-    }
-
-    fn operator_of_record(&self, credential: Option<&str>) -> RecordedCaller {
-        // Older rows do not name the credential.
-        if credential.is_none_or(|name| name == self.tokens.operator_fingerprint()) {
-            return RecordedCaller::Good(Caller::Operator);
-        }
-        let is_operators = credential.is_some_and(|name| name.starts_with(OPERATOR_PREFIX));
-        if is_operators { RecordedCaller::Revoked } else { RecordedCaller::Unknown }
+        let is_good = |row: &TokenRow| {
+            *row.session == **key && row.revoked_at.is_none() && row.expires_at > now
+        };
+        let row = row.filter(is_good).ok_or(Error::Unauthorized)?;
+        Ok(self.cached(row, now).await?.caller)
     }
 
     /// Whether the row of a token is valid. A failed read counts as invalid.
@@ -400,7 +383,7 @@ impl Tokens {
     /// Distinguishes the operator's present token from an earlier one, and reveals nothing else
     /// about it.
     pub(super) fn operator_fingerprint(&self) -> String {
-        format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(self.operator())[..16]))
+        format!("operator:{}", hex::encode(&Sha256::digest(self.operator())[..16]))
     }
 
     /// The number of revocations so far, which [`Self::cache`] compares.

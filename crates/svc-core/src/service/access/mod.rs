@@ -11,6 +11,6 @@ mod process_tokens;
 mod tokens;
 
 pub use browser::{BrowserSignIn, LoginCode, LoginTicket, SignInKey};
-pub use credentials::{Access, Credential, RecordedCaller, TokenFileError, Tokens};
+pub use credentials::{Access, Credential, TokenFileError, Tokens};
 pub use process_tokens::NewProcessToken;
 pub use tokens::{MintedToken, NewToken, TokenInfo, TokenKind};

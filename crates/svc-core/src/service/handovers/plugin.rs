@@ -2,10 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -69,12 +66,10 @@ pub enum PluginReport {
 #[derive(Debug, Default)]
 pub(super) struct PluginConnections {
     connections: Mutex<HashMap<Principal, PluginConnection>>,
-    count: AtomicU64,
 }
 
 #[derive(Debug)]
 struct PluginConnection {
-    number: u64,
     words: mpsc::Sender<PluginWord>,
     /// What the plugin has not answered.
     open: HashMap<HandoverId, oneshot::Sender<PluginReport>>,
@@ -85,7 +80,6 @@ struct PluginConnection {
 pub struct PluginHold {
     connections: Arc<PluginConnections>,
     principal: Principal,
-    number: u64,
     words: mpsc::Receiver<PluginWord>,
 }
 
@@ -99,11 +93,10 @@ impl PluginHold {
 
 impl Drop for PluginHold {
     fn drop(&mut self) {
+        self.words.close();
         let mut connections = self.connections.lock();
-        if connections
-            .get(&self.principal)
-            .is_some_and(|connection| connection.number == self.number)
-        {
+        // A later connection may have taken the place of this one.
+        if connections.get(&self.principal).is_some_and(|known| known.words.is_closed()) {
             connections.remove(&self.principal);
         }
     }
@@ -115,11 +108,10 @@ impl PluginConnections {
     }
 
     pub(super) fn hold(self: &Arc<Self>, principal: Principal) -> PluginHold {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (sender, words) = mpsc::channel(WORDS);
-        let connection = PluginConnection { number, words: sender, open: HashMap::new() };
+        let connection = PluginConnection { words: sender, open: HashMap::new() };
         self.lock().insert(principal.clone(), connection);
-        PluginHold { connections: Arc::clone(self), principal, number, words }
+        PluginHold { connections: Arc::clone(self), principal, words }
     }
 
     /// Passes a report on. Returns whether somebody waited for it.

@@ -123,9 +123,20 @@ impl Team {
     /// [`Error::NotYours`] if the caller may not act for it.
     #[boxed]
     pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String> {
+        self.session_of(caller, named, false).await
+    }
+
+    /// Like [`Self::check_named`]; if the caller `may_claim` it, also a session that nobody has.
+    pub(super) async fn session_of(
+        &self,
+        caller: &Caller,
+        named: &str,
+        may_claim: bool,
+    ) -> Result<String> {
         let session_id = self.session_of_client(caller, named).await?;
         match self.standing(caller, &session_id).await? {
             SessionStanding::Own => Ok(session_id),
+            SessionStanding::Unclaimed if may_claim => Ok(session_id),
             standing => Err(refusal(caller, &session_id, standing)),
         }
     }

@@ -6,18 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_model::{
     AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, NOT_BLANK, PeerId, PeerReference,
-    Principal, Reader, SessionFilter, SessionReference, SessionStanding, Timestamp, TokenId,
-    is_own_session,
+    Principal, Reader, SessionFilter, SessionReference, Timestamp, TokenId, is_own_session,
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
 };
 use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx, job};
 
-use super::{
-    Team,
-    ownership::{claim, refusal},
-    stream_of, tell, visibility_of,
-};
+use super::{Team, ownership::claim, stream_of, tell, visibility_of};
 use crate::boxed;
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, Result, budget::Budget, check,
@@ -112,7 +107,12 @@ impl Team {
             check::key(field, text.as_deref())?;
         }
         let session_id = match (new.session_id.as_deref(), own) {
-            (Some(named), _) => self.session_to_start(caller, named).await?,
+            (Some(named), _) => {
+                check::key("session_id", Some(named))?;
+                // A client's process may choose any unclaimed id; a token that a person minted is
+                // for one session.
+                self.session_of(caller, named, caller.process().is_some()).await?
+            }
             (None, Some(own)) => own.to_owned(),
             (None, None) => fresh_session_id(),
         };
@@ -138,18 +138,6 @@ impl Team {
             begin(tx, &start).await
         }));
         job.await
-    }
-
-    /// The session that a caller wants to begin. A client's process may choose any unclaimed id; a
-    /// token that a person minted is for one session.
-    async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String> {
-        check::key("session_id", Some(named))?;
-        let session_id = self.session_of_client(caller, named).await?;
-        match self.standing(caller, &session_id).await? {
-            SessionStanding::Own => Ok(session_id),
-            SessionStanding::Unclaimed if caller.process().is_some() => Ok(session_id),
-            standing => Err(refusal(caller, &session_id, standing)),
-        }
     }
 
     /// Ends a session. Returns it with the id of its open record, which is an orphan from then on.
