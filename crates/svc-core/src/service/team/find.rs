@@ -239,12 +239,6 @@ pub(in crate::service) async fn hosted_peer(
         ..registration(name, &info.backend.to_string(), key)
     };
     let caller = assignments::caller_as(key, agent.owned.project.as_deref());
-    if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
-        // A client chose this session id before such ids were reserved for the daemon. Its peer
-        // stays, with another session id.
-        other.peer.session_id = Some(other.peer.peer_id.to_string());
-        tx.peers().put(&other).await?;
-    }
     let id = PeerId::new(&core.ids, tx.now());
     let mut peer = peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
     Ok(show_start(tx, &mut peer).await?)
