@@ -78,18 +78,7 @@ impl Deref for Services {
 }
 
 impl Services {
-    /// Services with the default settings.
     pub fn new(
-        store: Store,
-        clock: Arc<dyn Clock>,
-        ids: Ids,
-        tuning: Tuning,
-        tokens: Tokens,
-    ) -> Self {
-        Self::configured(store, clock, ids, tuning, tokens, ServiceSettings::default())
-    }
-
-    pub fn configured(
         store: Store,
         clock: Arc<dyn Clock>,
         ids: Ids,

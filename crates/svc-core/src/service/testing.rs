@@ -37,7 +37,7 @@ pub fn services_in(test: &TestStore, home: &Path) -> Services {
 fn configured(test: &TestStore, tuning: Tuning, settings: ServiceSettings) -> Services {
     let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
     let (store, clock) = (test.store.clone(), Arc::clone(&test.clock) as _);
-    Services::configured(store, clock, Ids::counting(), tuning, tokens, settings)
+    Services::new(store, clock, Ids::counting(), tuning, tokens, settings)
 }
 
 /// Stores the running agent `ag_1`, of which nothing else is on record.

@@ -287,7 +287,7 @@ impl ServingDaemon {
                 home: config.paths.home.clone(),
             },
         };
-        let services = Services::configured(store.clone(), clock, ids, tuning, tokens, settings);
+        let services = Services::new(store.clone(), clock, ids, tuning, tokens, settings);
         let (id, pid, version) = (&identity.boot_id, identity.pid, env!("CARGO_PKG_VERSION"));
         let data = json!({ "boot_id": id, "pid": pid, "version": version });
         let daemon = NewDaemon { daemon_id: id.clone(), pid, version: version.to_owned() };
