@@ -16,7 +16,7 @@ use svc_store::{LoginCodeRow, TokenRow, job};
 use super::{
     Access, Credential,
     credentials::TokenKey,
-    tokens::{new_row, require_operator},
+    tokens::{MintedToken, new_row, require_operator},
 };
 use crate::boxed;
 use crate::service::{Error, Result};
@@ -50,14 +50,6 @@ pub enum SignInKey<'a> {
     Ticket(&'a str),
 }
 
-#[derive(Debug, Clone)]
-pub struct BrowserSignIn {
-    /// The secret of its cookie, which is not stored.
-    pub secret: String,
-    pub token_id: TokenId,
-    pub expires_at: Timestamp,
-}
-
 impl Access {
     /// Makes a code that signs a browser in. Only the operator may.
     #[boxed]
@@ -89,11 +81,11 @@ impl Access {
         job.await
     }
 
-    /// Signs a browser in.
+    /// Signs a browser in. The token is the secret of its cookie.
     ///
     /// # Errors
     /// [`Error::Forbidden`] for a key that is wrong, expired, or used.
-    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn> {
+    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<MintedToken> {
         let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
         // Checked before anything is written: the request has no credential yet.
@@ -114,8 +106,7 @@ impl Access {
             tx.tokens().insert(&row, &cookie).await?;
             Ok::<_, Error>(row)
         }));
-        let row = job.await?;
-        Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
+        Ok(MintedToken { token: secret, info: job.await?.into() })
     }
 
     /// The operator and the browser's row, if this is the secret of a valid cookie.
@@ -213,7 +204,7 @@ mod tests {
         test.clock.advance(limits::LOGIN_CODE_TTL.saturating_sub(Duration::from_millis(1)));
         let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
         let is_good = async || {
-            let known = access.authenticate_browser(&browser.secret).await.unwrap();
+            let known = access.authenticate_browser(&browser.token).await.unwrap();
             known.is_some_and(|(caller, ..)| caller.is_operator())
         };
         assert!(is_good().await);
@@ -239,13 +230,13 @@ mod tests {
         // A daemon that starts after `svc token rotate` has another token, over the same rows.
         std::fs::remove_file(test.folder().join("token")).unwrap();
         let later = services(&test).access.clone();
-        assert!(later.authenticate_browser(&browser.secret).await.unwrap().is_none());
+        assert!(later.authenticate_browser(&browser.token).await.unwrap().is_none());
         let refused = later.sign_in(SignInKey::Code(&waiting)).await.unwrap_err().to_string();
         assert!(refused.contains("was changed"), "{refused}");
-        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
+        assert!(access.authenticate_browser(&browser.token).await.unwrap().is_some());
 
         access.rotate_operator_token(&Caller::Operator).await.unwrap();
-        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_none());
+        assert!(access.authenticate_browser(&browser.token).await.unwrap().is_none());
         let listed =
             access.list_tokens(&Caller::Operator, PageBounds::new(None, None)).await.unwrap();
         assert!(listed.items[0].revoked_at.is_some());
@@ -258,15 +249,15 @@ mod tests {
         let spare = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
-        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
-        for secret in [&spare, &code, &browser.secret, &format!("browser\n{}", browser.secret)] {
+        assert!(access.authenticate_browser(&browser.token).await.unwrap().is_some());
+        for secret in [&spare, &code, &browser.token, &format!("browser\n{}", browser.token)] {
             assert!(access.authenticate(secret).await.unwrap().is_none(), "as a token");
         }
         assert!(access.authenticate_browser(&spare).await.unwrap().is_none(), "a code as a cookie");
         let ticket = access.make_login_ticket(&Caller::Operator).await.unwrap().ticket;
         for key in [
-            SignInKey::Code(&browser.secret),
-            SignInKey::Ticket(&browser.secret),
+            SignInKey::Code(&browser.token),
+            SignInKey::Ticket(&browser.token),
             SignInKey::Ticket(&spare),
             SignInKey::Code(&ticket),
         ] {

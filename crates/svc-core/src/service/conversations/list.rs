@@ -121,13 +121,6 @@ pub struct SessionsPage {
     pub visibility: Option<String>,
 }
 
-#[derive(Default)]
-struct MatchingSessions {
-    entries: Vec<(SessionEntry, SessionRow)>,
-    /// Number of those that the requester may not see.
-    hidden: usize,
-}
-
 impl Conversations {
     /// The sessions that the caller may see, those heard of last first.
     #[boxed]
@@ -139,27 +132,35 @@ impl Conversations {
     ) -> Result<SessionsPage> {
         let requester = self.reader(caller, session).await?;
         let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
-        let mut found = MatchingSessions::default();
-        for row in self.live().await? {
-            self.look_at(&requester, query, row, &mut found).await?;
-        }
-        let hosted = found.entries.len();
         let at_once = u32::try_from(limit + 1).unwrap_or(u32::MAX).clamp(100, LOOKED_AT);
-        let (mut looked_at, mut before) = (0, None);
-        // The rows come in the order of the list, so reading stops when they fill a page.
-        while found.entries.len() - hosted <= limit && looked_at < LOOKED_AT {
+        let (mut entries, mut has_hidden) = (Vec::new(), false);
+        // First the hosted ones, then some attended ones at a time.
+        let mut rows = self.live().await?;
+        let (mut hosted, mut looked_at, mut before) = (None, 0, None);
+        loop {
+            for row in rows {
+                if !self.is_seen(&requester, &row) {
+                    has_hidden = true;
+                    continue;
+                }
+                let entry = self.entry(&requester, &row).await?;
+                if self.fits(&entry, query) {
+                    entries.push((entry, row));
+                }
+            }
+            // Attended ones come in the order of the list, so reading stops when they fill a page.
+            let attended = entries.len() - *hosted.get_or_insert(entries.len());
+            if attended > limit || looked_at >= LOOKED_AT {
+                break;
+            }
             let cursor = before.as_ref().map(|(at, id): &(Timestamp, PeerId)| (*at, id));
-            let limit = at_once.min(LOOKED_AT - looked_at);
-            let peers = self.core.store.peers().of_sessions(cursor, limit).await?;
+            let most = at_once.min(LOOKED_AT - looked_at);
+            let peers = self.core.store.peers().of_sessions(cursor, most).await?;
             let Some(last) = peers.last() else { break };
             before = Some((last.peer.last_seen, last.peer.peer_id.clone()));
             looked_at += u32::try_from(peers.len()).unwrap_or(u32::MAX);
-            for peer in peers {
-                let row = SessionRow { peer: Box::new(peer), agent: None };
-                self.look_at(&requester, query, row, &mut found).await?;
-            }
+            rows = self.sessions_of(peers).await?;
         }
-        let MatchingSessions { mut entries, hidden } = found;
         entries.sort_by(|(a, _), (b, _)| {
             b.updated_at.cmp(&a.updated_at).then_with(|| a.key.cmp(&b.key))
         });
@@ -173,28 +174,9 @@ impl Conversations {
             sessions.push(entry);
         }
         let setting = self.policy().visibility.as_str();
-        let visibility = (hidden > 0)
-            .then(|| format!("sessions.visibility is `{setting}`: others are left out"));
+        let visibility =
+            has_hidden.then(|| format!("sessions.visibility is `{setting}`: others are left out"));
         Ok(SessionsPage { count: sessions.len(), sessions, has_more, visibility })
-    }
-
-    /// Adds a session to `found` if the requester may see it and asks for it.
-    async fn look_at(
-        &self,
-        requester: &ConversationCaller,
-        query: &ListSessions,
-        row: SessionRow,
-        found: &mut MatchingSessions,
-    ) -> Result<()> {
-        if !self.is_seen(requester, &row) {
-            found.hidden += 1;
-            return Ok(());
-        }
-        let entry = self.entry(requester, &row).await?;
-        if self.fits(&entry, query) {
-            found.entries.push((entry, row));
-        }
-        Ok(())
     }
 
     async fn entry(
