@@ -73,19 +73,18 @@ impl Access {
         F: Future<Output = Result<Option<TokenRow>>> + Send,
     {
         let now = self.core.now();
-        let seen = match self.tokens.known(&key, now) {
-            Some(seen) => seen,
-            None => {
-                let revocations = self.tokens.revocations();
-                // Boxed, as it is rare: otherwise every request would carry the future of the
-                // lookup.
-                let row = Box::pin(read()).await?;
-                let is_good = |row: &TokenRow| row.revoked_at.is_none() && row.expires_at > now;
-                let Some(row) = row.filter(is_good) else { return Ok(None) };
-                let seen = Box::pin(self.cached(row, now)).await?;
-                self.tokens.cache(revocations, key, &seen);
-                seen
-            }
+        let known = self.tokens.known(&key, now);
+        let seen = if let Some(seen) = known {
+            seen
+        } else {
+            let revocations = self.tokens.revocations();
+            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
+            let row = Box::pin(read()).await?;
+            let is_good = |row: &TokenRow| row.revoked_at.is_none() && row.expires_at > now;
+            let Some(row) = row.filter(is_good) else { return Ok(None) };
+            let seen = Box::pin(self.cached(row, now)).await?;
+            self.tokens.cache(revocations, key, &seen);
+            seen
         };
         self.record_use(&seen, now).await;
         Ok(Some(seen))
@@ -376,7 +375,7 @@ impl Tokens {
         write_token(&self.0.file, &token)?;
         *operator = token_hash(&token);
         drop(operator);
-        self.end_watched(&None);
+        self.end_watched(None);
         Ok(token)
     }
 
@@ -433,8 +432,9 @@ impl Tokens {
         watch
     }
 
-    fn end_watched(&self, key: &Option<TokenId>) {
-        if let Some(watch) = lock(&self.0.watched).remove(key).and_then(|watch| watch.upgrade()) {
+    fn end_watched(&self, key: Option<&TokenId>) {
+        let watch = lock(&self.0.watched).remove(&key.cloned());
+        if let Some(watch) = watch.and_then(|watch| watch.upgrade()) {
             watch.cancel();
         }
     }
@@ -452,7 +452,7 @@ impl Tokens {
         seen.by_key.retain(|_, seen| !ids.contains(&seen.id));
         drop(seen);
         for id in ids {
-            self.end_watched(&Some(id.clone()));
+            self.end_watched(Some(id));
         }
     }
 }

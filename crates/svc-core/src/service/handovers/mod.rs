@@ -7,7 +7,7 @@
 //! `injected`. A message that was read in the inbox is `offered`, too, but no event shows whether
 //! the model has it.
 //!
-//! `engine` hands the text over by a client's own way, a `NativeWay`. A text is handed over once: a
+//! `engine` hands the text over by a client's own way (`NativeWays`). A text is handed over once: a
 //! row of `handover` is committed, with the messages `offered`, before the text leaves, and from
 //! then on no other way takes the messages. Only the client decides what follows. Its prompt hook
 //! with a message's stamp, or its own record of the conversation, makes a message `injected`. If
