@@ -7,7 +7,7 @@
 //! acts as that agent, whatever it connects with: the agent's own token, its hooks and its `svc
 //! stdio` are one subject.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -175,23 +175,14 @@ impl Access {
         if !is_running {
             let gone = process.clone();
             let known = self.core.change(job!(|tx| tx.tokens().process_subject(&gone).await));
-            if let Some(ProcessSubject { token_id: Some(token), session, project, cwd, .. }) =
-                known.await?.filter(|subject| !subject.is_barred)
+            if let Some(subject) = known.await?.filter(|subject| !subject.is_barred)
+                && let Some(token_id) = subject.token_id.clone()
             {
-                let root = match &project {
-                    Some(project) => self.core.projects.root(project, cwd.as_deref()).await?,
-                    None => None,
-                };
-                // No new row: no request comes with this token.
-                return Ok(Caller::Session {
-                    key: session.into(),
-                    token,
-                    scopes: Arc::from([]),
-                    project: project.map(Arc::from),
-                    process: Some(Arc::new(process)),
-                    root: root.map(Arc::from),
-                    folder: None,
-                });
+                // No new row and no scopes: no request comes with this token.
+                let subject = ProcessSubject { scopes: Vec::new(), ..subject };
+                let now = self.core.now();
+                let row = row_of(&self.core.ids, subject, process, now);
+                return Ok(self.cached(TokenRow { token_id, ..row }, now).await?.caller);
             }
         }
         let fresh = self.subject_of_unseen(&process, client, cwd).await?;
