@@ -94,9 +94,12 @@ pub(in crate::service) async fn find_peer(
         rows = of_agents;
     }
     let reader = Reader::from_caller(caller);
-    if let PeerReference::SessionKey(_) = reference {
+    if let PeerReference::SessionKey(key) = &reference {
         // A session that the caller may not see cannot be found by its key.
-        rows.retain(|row| row.clone().shown_to(&reader) == row.peer);
+        rows.retain(|row| {
+            let shown = row.clone().shown_to(&reader);
+            shown == row.peer || key.is_of(&shown)
+        });
     }
     let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
     // Of several that are gone, the latest is meant most often.
