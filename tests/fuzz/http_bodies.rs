@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use svc_core::service::{Services, Tokens, Tuning};
+use svc_core::service::{ServiceSettings, Services, Tokens, Tuning};
 use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp};
 use svc_server::http::{App, AppState, Edge, EntryRules, Identity, Metrics};
 use svc_store::{OpenOptions, Store};
@@ -37,7 +37,14 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         // It lives as long as the process.
         std::mem::forget(writer);
         let tokens = Tokens::open_or_make(&folder.path().join("token")).expect("a token");
-        let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
+        let services = Services::new(
+            store,
+            clock,
+            Ids::counting(),
+            Tuning::default(),
+            tokens,
+            ServiceSettings::default(),
+        );
         let app = App::new(AppState {
             services,
             tools: svc_core::tools::catalogue(),

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use svc_core::service::{Services, Tokens, Tuning};
+use svc_core::service::{ServiceSettings, Services, Tokens, Tuning};
 use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp};
 use svc_server::{
     http::{App, AppState, Edge, EntryRules, Identity, Metrics},
@@ -53,7 +53,14 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         std::mem::forget(writer);
         let tokens = Tokens::open_or_make(&folder.path().join("token")).expect("a token");
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
-        let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
+        let services = Services::new(
+            store,
+            clock,
+            Ids::counting(),
+            tuning,
+            tokens,
+            ServiceSettings::default(),
+        );
         let (tools, stop) = (svc_core::tools::catalogue(), CancellationToken::new());
         let mcp = McpServer::start(McpServerParts {
             services: services.clone(),

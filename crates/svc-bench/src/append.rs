@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use svc_core::service::{Services, Tokens, Tuning, team::ActingSession};
+use svc_core::service::{ServiceSettings, Services, Tokens, Tuning, team::ActingSession};
 use svc_model::{Caller, Ids, NewEvent, StreamName, StreamVisibility, SystemClock, limits};
 use svc_store::{OpenOptions, Store, StoreError, Writer};
 use tokio::{runtime::Runtime, task::JoinSet};
@@ -293,7 +293,14 @@ pub(crate) fn run_check_in(bench: &mut Bench) -> anyhow::Result<()> {
     let names = make_streams(&runtime, &store)?;
     let tokens = Tokens::open_or_make(&bench.sandbox.path("check-in.token"))?;
     let (clock, ids) = (Arc::new(SystemClock), Ids::random());
-    let services = Services::new(store.clone(), clock, ids, Tuning::default(), tokens);
+    let services = Services::new(
+        store.clone(),
+        clock,
+        ids,
+        Tuning::default(),
+        tokens,
+        ServiceSettings::default(),
+    );
     let event = NewEvent { kind: "frame".into(), data: data(), producer_id: None };
     let plain = Ours { store: store.clone(), names, event, events: 1 };
     for (name, sessions) in [("sessions", STREAMS), ("one session", 1)] {
@@ -323,7 +330,8 @@ impl Append for CheckIns {
         let session_id = format!("session-{}", stream % self.sessions);
         let session = ActingSession { session_id, agent_id: String::new() };
         let tool = Some("Bash".to_owned());
-        self.services.team.check_in(&Caller::Operator, session, tool, limits::CHECK_IN).await?;
+        let frequency = Some(limits::CHECK_IN);
+        self.services.team.count_tool(&Caller::Operator, session, tool, frequency).await?;
         Ok(())
     }
 }

@@ -162,6 +162,29 @@ impl HandoverWay {
     pub const fn records_after_hook(self) -> bool {
         matches!(self, Self::Inbox | Self::Plugin)
     }
+
+    /// Whether a text that arrives during a turn is read in that turn. Hooks bring messages into a
+    /// turn of Claude Code at the same points as its inbox would.
+    pub const fn joins_turns(self) -> bool {
+        !matches!(self, Self::Inbox)
+    }
+
+    /// Whether the client answers from its own state: its record counts as soon as it can be read,
+    /// and a text that it does not have can be handed over again. Otherwise the record counts some
+    /// time after the text was handed over.
+    pub const fn answers_for_itself(self) -> bool {
+        !matches!(self, Self::Inbox)
+    }
+
+    /// How often the way is tried for one message.
+    pub const fn tries(self) -> u32 {
+        if self.answers_for_itself() { 2 } else { 1 }
+    }
+
+    /// Whether what waits in the client still waits there after its process has ended.
+    pub const fn keeps_queue(self) -> bool {
+        matches!(self, Self::AppServer)
+    }
 }
 
 /// When a message reaches its receiver's model, as it stands when the message is sent.

@@ -244,6 +244,8 @@ pub enum WaitingKind {
     Question,
     /// The end of a usage limit.
     Limit,
+    /// What another session replies; only sessions show it.
+    Reply,
 }
 
 impl Peer {

@@ -8,7 +8,7 @@
 use std::fs::{self, Metadata};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use svc_model::remote_name;
 
@@ -39,7 +39,7 @@ pub struct RepositoryIdentity {
     /// The remote's name, else the id of the first commit; `None` if neither is known.
     pub name: Option<String>,
     /// Folder of the main repository, if `folder` is a worktree.
-    pub main: Option<PathBuf>,
+    pub main: Option<String>,
 }
 
 /// The identity of the repository with the root `folder`; empty if another user may change it.
@@ -71,7 +71,7 @@ fn read_identity(folder: &Path) -> Option<RepositoryIdentity> {
     let common = git_dir.join(common.trim()).canonicalize().ok()?;
     is_trusted(&fs::metadata(&common).ok()?).then_some(())?;
     let main = if common.file_name()? == ".git" { common.parent()? } else { &common };
-    Some(RepositoryIdentity { name: name_of(&common), main: Some(main.to_owned()) })
+    Some(RepositoryIdentity { name: name_of(&common), main: main.to_str().map(str::to_owned) })
 }
 
 /// Whether only this user and root may change the file or folder.
@@ -357,7 +357,8 @@ mod tests {
         write(&tree.join(".git"), &points);
         write(&other.join(".git"), &points);
         let name = Some("h/ann/shop".to_owned());
-        assert_eq!(identity(&tree), RepositoryIdentity { name, main: Some(main.clone()) });
+        let of_main = main.to_str().map(str::to_owned);
+        assert_eq!(identity(&tree), RepositoryIdentity { name, main: of_main });
         assert_eq!(identity(&other), RepositoryIdentity::default(), "it is not that worktree");
 
         // A submodule is a repository of its own.

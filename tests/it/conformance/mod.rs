@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use svc_core::service::{Services, Tokens, Tuning};
+use svc_core::service::{ServiceSettings, Services, Tokens, Tuning};
 use svc_core::tools::Catalogue;
 use svc_model::{Clock, Ids, SystemClock, Timestamp};
 use svc_server::http::{self, App, AppState, Edge, EntryRules, Identity, Listener, Metrics};
@@ -37,7 +37,14 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     let options = OpenOptions::for_file(home.join("svc.db")).expect("a machine");
     let (store, _writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
     let tokens = Tokens::open_or_make(&home.join("token")).expect("a token");
-    let services = Services::new(store, clock, Ids::random(), Tuning::default(), tokens);
+    let services = Services::new(
+        store,
+        clock,
+        Ids::random(),
+        Tuning::default(),
+        tokens,
+        ServiceSettings::default(),
+    );
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     // The suite has no token.

@@ -76,30 +76,10 @@ impl Budget {
         kind: BudgetKind,
         amount: u64,
     ) -> Result<Option<BudgetHold>> {
-        self.take(caller, kind, amount, self.bounds.bound(kind))
-    }
-
-    /// Like [`Self::hold`], but beyond the bound: for what an earlier daemon began.
-    pub(super) fn hold_anyway(
-        &self,
-        caller: &Caller,
-        kind: BudgetKind,
-        amount: u64,
-    ) -> Option<BudgetHold> {
-        self.take(caller, kind, amount, u64::MAX).ok().flatten()
-    }
-
-    fn take(
-        &self,
-        caller: &Caller,
-        kind: BudgetKind,
-        amount: u64,
-        bound: u64,
-    ) -> Result<Option<BudgetHold>> {
         if caller.is_operator() {
             return Ok(None);
         }
-        let principal = caller.principal();
+        let (principal, bound) = (caller.principal(), self.bounds.bound(kind));
         {
             // Check and increment are under one lock, or concurrent requests could exceed the
             // bound.
@@ -239,10 +219,6 @@ mod tests {
         take(&greedy).unwrap_err();
         drop((second, third));
         assert!(budget.lock().held.is_empty(), "nothing is left behind");
-        let recovered: Vec<_> =
-            (0..3).map(|_| budget.hold_anyway(&greedy, BudgetKind::Streams, 1)).collect();
-        assert!(budget.levels().contains(&(BudgetKind::Streams, 3)));
-        drop(recovered);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -36,11 +36,9 @@ pub(super) struct CoreInner {
     pub(super) work: tokio::sync::Notify,
     /// Changes when a hook of Codex reports a new session or a turn.
     pub(super) codex_hooks: tokio::sync::watch::Sender<()>,
-    /// This field and the next three are set once, when the services are composed.
-    pub(super) attended: OnceLock<AttendedPrompts>,
-    pub(super) sessions: OnceLock<SessionsPolicy>,
-    pub(super) session_scopes: OnceLock<SessionScopes>,
-    pub(super) session_secrets: OnceLock<SessionSecrets>,
+    pub(super) sessions: SessionSettings,
+    /// What happens with prompts of attended sessions.
+    pub(super) attended: AttendedPrompts,
 }
 
 impl Deref for Core {
@@ -52,7 +50,14 @@ impl Deref for Core {
 }
 
 impl Core {
-    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, ids: Ids, tuning: &Tuning) -> Self {
+    pub(super) fn new(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        tuning: &Tuning,
+        sessions: SessionSettings,
+        attended: AttendedPrompts,
+    ) -> Self {
         Self(Arc::new(CoreInner {
             projects: Projects::new(store.clone(), Arc::clone(&clock)),
             budget: Budget::new(tuning.budget),
@@ -63,30 +68,14 @@ impl Core {
             tuning: *tuning,
             work: tokio::sync::Notify::new(),
             codex_hooks: tokio::sync::watch::Sender::new(()),
-            attended: OnceLock::new(),
-            sessions: OnceLock::new(),
-            session_scopes: OnceLock::new(),
-            session_secrets: OnceLock::new(),
+            sessions,
+            attended,
         }))
-    }
-
-    /// What happens with prompts of attended sessions.
-    pub(super) fn attended(&self) -> AttendedPrompts {
-        self.attended.get().copied().unwrap_or_default()
-    }
-
-    pub(super) fn sessions(&self) -> &SessionsPolicy {
-        self.sessions.get_or_init(SessionsPolicy::default)
     }
 
     /// The scopes that a new attended session gets.
     pub(super) fn session_scopes(&self) -> Vec<String> {
-        self.session_scopes.get().map(SessionScopes::now).unwrap_or_default()
-    }
-
-    /// `None` without a data folder; then no session can change its owner.
-    pub(super) fn session_secrets(&self) -> Option<&SessionSecrets> {
-        self.session_secrets.get()
+        self.sessions.scopes.as_ref().map(SessionScopes::now).unwrap_or_default()
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -174,6 +163,16 @@ pub(super) async fn wait_for_event(
     }
 }
 
+/// Settings of the sessions of coding agents.
+#[derive(Debug, Default)]
+pub struct SessionSettings {
+    pub policy: SessionsPolicy,
+    /// The scopes that a new attended session gets.
+    pub scopes: Option<SessionScopes>,
+    /// `None` without a data folder; then no session can change its owner.
+    pub secrets: Option<SessionSecrets>,
+}
+
 /// Bounds from the configuration, and durations and bounds that a test shortens and that are
 /// constants of [`limits`] for users.
 #[derive(Debug, Clone, Copy)]
@@ -191,6 +190,8 @@ pub struct Tuning {
     pub mcp_task_after: Duration,
     pub list_changed_pause: Duration,
     pub first_hook: Duration,
+    /// How long a machine may be away before its tasks, agents and tokens end.
+    pub away: Duration,
     pub budget: BudgetBounds,
     pub retention: Retention,
     pub store_max_bytes: Option<u64>,
@@ -212,6 +213,7 @@ impl Default for Tuning {
             mcp_task_after: limits::MCP_TASK_AFTER,
             list_changed_pause: limits::LIST_CHANGED_PAUSE,
             first_hook: limits::FIRST_HOOK,
+            away: Duration::from_hours(24),
             budget: BudgetBounds::default(),
             retention: Retention::default(),
             store_max_bytes: None,

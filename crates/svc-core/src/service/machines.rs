@@ -29,16 +29,12 @@ use super::{
 };
 use crate::boxed;
 
-/// Default time that a machine may be away before its tasks, agents and tokens end.
-const AWAY: Duration = Duration::from_hours(24);
-
 #[derive(Debug, Clone)]
 pub struct Machines {
     core: Core,
     access: Access,
     agents: Agents,
     joined: Arc<OnceLock<JoinedDaemon>>,
-    away: Duration,
 }
 
 #[derive(Debug)]
@@ -51,11 +47,7 @@ struct JoinedDaemon {
 
 impl Machines {
     pub(super) fn new(core: Core, access: Access, agents: Agents) -> Self {
-        Self { core, access, agents, joined: Arc::default(), away: AWAY }
-    }
-
-    pub(super) fn set_away(&mut self, away: Duration) {
-        self.away = away;
+        Self { core, access, agents, joined: Arc::default() }
     }
 
     pub fn machine(&self) -> &Machine {
@@ -148,8 +140,9 @@ impl Machines {
         for away in self.core.store.machines().away().await? {
             let lasts = away.lasts.min(here_for);
             self.change_peers(&away, lasts).await?;
-            self.change_tasks(&away, lasts >= self.away).await?;
-            if lasts >= self.away {
+            let is_over = lasts >= self.core.tuning.away;
+            self.change_tasks(&away, is_over).await?;
+            if is_over {
                 self.end_what_it_holds(&away).await?;
             }
         }

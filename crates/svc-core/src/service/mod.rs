@@ -43,7 +43,7 @@ pub mod testing;
 
 pub use access::{Credential, Tokens};
 pub use budget::BudgetHold;
-pub use core::Tuning;
+pub use core::{SessionSettings, Tuning};
 pub use error::{Candidate, Error, ResourceKind, Result};
 pub use page::{Listed, Page, PageBounds, PeersAt};
-pub use services::{ServiceSet, Services};
+pub use services::{ServiceSet, ServiceSettings, Services};

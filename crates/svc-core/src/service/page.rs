@@ -171,22 +171,18 @@ impl<T> Page<T> {
     where
         T: Serialize,
     {
-        let size = PageBounds::from(query).size()?;
         let begin = check::cursor::<usize>(list, query.cursor.as_deref())?.unwrap_or(0);
-        let mut rest = all.into_iter().skip(begin).peekable();
-        let items = fill(&mut rest, size);
-        let next_cursor =
-            rest.peek().map(|_| check::make_cursor(list, &begin.saturating_add(items.len())));
-        Ok(Self { items, next_cursor })
+        let rest = all.into_iter().skip(begin);
+        Self::of_rest(list, rest, query, |items| begin.saturating_add(items.len()))
     }
 
     /// A page of a list that is in memory: the first of the items after the query's cursor. `key`
-    /// makes the cursor's key of the page's last item.
+    /// makes the next cursor's key of the page's items.
     pub fn of_rest<Key: Serialize>(
         list: &str,
         rest: impl IntoIterator<Item = T>,
         query: &PageQuery,
-        key: impl FnOnce(&T) -> Key,
+        key: impl FnOnce(&[T]) -> Key,
     ) -> Result<Self>
     where
         T: Serialize,
@@ -194,9 +190,7 @@ impl<T> Page<T> {
         let size = PageBounds::from(query).size()?;
         let mut rest = rest.into_iter().peekable();
         let items = fill(&mut rest, size);
-        let more = rest.peek().is_some();
-        let last = items.last().filter(|_| more);
-        let next_cursor = last.map(|last| check::make_cursor(list, &key(last)));
+        let next_cursor = rest.peek().map(|_| check::make_cursor(list, &key(&items)));
         Ok(Self { items, next_cursor })
     }
 
@@ -241,7 +235,8 @@ mod tests {
         let page = |begin: usize, limit: Option<u32>| {
             let query = PageQuery { limit, cursor: None };
             let rest = all[begin..].iter().copied();
-            let page = Page::of_rest("texts", rest, &query, |last| last.len());
+            let page =
+                Page::of_rest("texts", rest, &query, |texts| texts.last().map(|last| last.len()));
             page.map(|page| (page.items.len(), page.next_cursor))
         };
         let cursor = |key: usize| Some(check::make_cursor("texts", &key));

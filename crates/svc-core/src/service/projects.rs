@@ -17,7 +17,7 @@ use svc_model::{
     journal::Session,
 };
 use svc_store::{Store, WriteTx, job};
-use svc_sys::git_repository;
+use svc_sys::git_repository::{self, RepositoryIdentity};
 
 use super::{Error, Page, PageBounds, Result, check};
 use crate::boxed;
@@ -59,28 +59,16 @@ struct KnownFolder {
     used_at: Timestamp,
 }
 
-/// The project that the repository in a folder names.
-#[derive(Debug, Default)]
-struct FolderClaim {
-    /// The remote's name, else the first commit.
-    name: Option<String>,
-    /// The repository, if the folder is a worktree of it.
-    main: Option<String>,
+/// The identity of the repository in a folder, which names a project.
+async fn identity_of(root: &str) -> RepositoryIdentity {
+    let root = PathBuf::from(root);
+    let read = tokio::task::spawn_blocking(move || git_repository::identity(&root));
+    read.await.unwrap_or_default()
 }
 
-impl FolderClaim {
-    async fn read(root: &str) -> Self {
-        let root = PathBuf::from(root);
-        let read = tokio::task::spawn_blocking(move || git_repository::identity(&root));
-        let identity = read.await.unwrap_or_default();
-        let main = identity.main.and_then(|main| main.into_os_string().into_string().ok());
-        Self { name: identity.name, main }
-    }
-
-    /// The name, if it is a remote's name.
-    fn remote(&self) -> Option<&str> {
-        self.name.as_deref().filter(|name| is_remote_name(name))
-    }
+/// The name of a project, if it is a remote's name.
+fn remote(name: Option<&str>) -> Option<&str> {
+    name.filter(|name| is_remote_name(name))
 }
 
 impl Projects {
@@ -143,12 +131,11 @@ impl Projects {
         if !Path::new(&root).is_dir() {
             return Ok(row.map_or(root, |row| row.project));
         }
-        let FolderClaim { name, main } = FolderClaim::read(&root).await;
+        let RepositoryIdentity { name, main } = identity_of(&root).await;
         let folder = root.clone();
-        let decided = self.store.write(job!(|tx| tx
-            .projects()
-            .decide(&folder, main.as_deref(), name.as_deref())
-            .await));
+        let decided = self.store.write(job!(|tx| {
+            tx.projects().decide(&folder, main.as_deref(), name.as_deref()).await
+        }));
         let project = decided.await?;
         self.remember(root, &project, now);
         Ok(project)
@@ -220,8 +207,8 @@ impl Projects {
             return Ok(row.project);
         }
         let identity = git_repository::identity(Path::new(&root));
-        let main = identity.main.as_deref().and_then(Path::to_str);
-        Ok(tx.projects().decide(&root, main, identity.name.as_deref()).await?)
+        let (name, main) = (identity.name.as_deref(), identity.main.as_deref());
+        Ok(tx.projects().decide(&root, main, name).await?)
     }
 
     /// The caller with `project`, the project of the session whose client made the call. The
@@ -271,12 +258,12 @@ impl Projects {
         let is_decided =
             |it: &&mut ProjectFolder| it.machine_id == *here && it.decided_at.is_some();
         for folder in folders.iter_mut().filter(is_decided) {
-            let claim = FolderClaim::read(&folder.folder).await;
+            let claim = identity_of(&folder.folder).await;
             let of_main = match &claim.main {
                 Some(main) => reads().decision(main).await?,
                 None => None,
             };
-            let claimed = match (of_main, claim.remote()) {
+            let claimed = match (of_main, remote(claim.name.as_deref())) {
                 (Some(row), _) => Some(row.project),
                 (None, Some(name)) => Some(self.of_name(name).await?),
                 (None, None) => None,
@@ -301,11 +288,11 @@ impl Projects {
         }
         // The project of a folder that was never used is decided first, as for any folder.
         self.of_root(root.clone()).await?;
-        let claim = FolderClaim::read(&root).await;
+        let claim = identity_of(&root).await;
         let to_move = root.clone();
         let moved = self.store.on_behalf_of(caller).write(job!(|tx| tx
             .projects()
-            .follow(&to_move, claim.main.as_deref(), claim.remote())
+            .follow(&to_move, claim.main.as_deref(), remote(claim.name.as_deref()))
             .await));
         let moved = moved.await?;
         self.known().remove(&root);

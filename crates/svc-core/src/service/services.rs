@@ -1,14 +1,12 @@
 //! The set of all services.
 
-use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc};
 
 use svc_model::{
     BudgetKind, Caller, Clock, Ids, Timestamp,
-    conversation::SessionsPolicy,
     hook::{HookClient, HookPolicy},
 };
 use svc_store::Store;
-use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
 
 use super::{
     Result, Tokens, Tuning,
@@ -17,7 +15,7 @@ use super::{
     budget::BudgetHold,
     codex::AppServers,
     conversations::Conversations,
-    core::Core,
+    core::{Core, SessionSettings},
     handovers::Handovers,
     hooks::Hooks,
     journal::Journal,
@@ -38,7 +36,7 @@ use crate::boxed;
 pub struct Services(Arc<ServiceSet>);
 
 /// The services that [`Services`] shares.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ServiceSet {
     pub access: Access,
     pub log: Log,
@@ -61,6 +59,16 @@ pub struct ServiceSet {
     core: Core,
 }
 
+/// What the configuration sets, besides [`Tuning`].
+#[derive(Debug, Default)]
+pub struct ServiceSettings {
+    pub sessions: SessionSettings,
+    pub hooks: HookPolicy,
+    /// Clients whose sessions are not woken by messages.
+    pub wake_off: Vec<HookClient>,
+    pub agents: AgentSettings,
+}
+
 impl Deref for Services {
     type Target = ServiceSet;
 
@@ -76,25 +84,28 @@ impl Services {
         ids: Ids,
         tuning: Tuning,
         tokens: Tokens,
+        settings: ServiceSettings,
     ) -> Self {
-        let core = Core::new(store, clock, ids, &tuning);
+        let attended = settings.hooks.attended;
+        let core = Core::new(store, clock, ids, &tuning, settings.sessions, attended);
         let access = Access::new(core.clone(), tokens);
         let team = Team::new(core.clone(), access.clone());
         let search = Search::new(core.clone());
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
         let prompts = Prompts::new(core.clone());
         let app_servers = AppServers::new(core.clone(), team.clone(), prompts.clone());
-        let handovers = Handovers::new(core.clone(), app_servers.connections());
+        let handovers = Handovers::new(core.clone(), app_servers.connections(), settings.wake_off);
         let hooks = Hooks::new(
             core.clone(),
             access.clone(),
             team.clone(),
             journal.clone(),
             handovers.clone(),
+            settings.hooks,
         );
-        let agents = Agents::new(core.clone(), access.clone(), prompts.clone());
-        let machines = Machines::new(core.clone(), access.clone(), agents.clone());
+        let agents = Agents::new(core.clone(), access.clone(), prompts.clone(), settings.agents);
         Self(Arc::new(ServiceSet {
+            machines: Machines::new(core.clone(), access.clone(), agents.clone()),
             access,
             app_servers,
             conversations: Conversations::new(core.clone(), agents.clone(), hooks.clone()),
@@ -106,62 +117,12 @@ impl Services {
             search,
             handovers,
             hooks,
-            machines,
             mcp: Mcp::new(core.clone()),
             projects: core.projects.clone(),
             prompts,
             sources: Sources::new(core.clone()),
             core,
         }))
-    }
-
-    #[must_use]
-    pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
-        let services = Arc::make_mut(&mut self.0);
-        services.core.attended.set(policy.attended).ok();
-        services.hooks.set_policy(policy);
-        self
-    }
-
-    /// Sets the clients whose sessions are not woken by messages.
-    #[must_use]
-    pub fn with_wake_off(self, clients: Vec<HookClient>) -> Self {
-        self.handovers.set_off(clients);
-        self
-    }
-
-    /// Sets how long a machine may be away before its tasks, agents and tokens end.
-    #[must_use]
-    pub fn with_away(mut self, away: Duration) -> Self {
-        Arc::make_mut(&mut self.0).machines.set_away(away);
-        self
-    }
-
-    #[must_use]
-    pub fn with_sessions(self, policy: SessionsPolicy) -> Self {
-        self.core.sessions.set(policy).ok();
-        self
-    }
-
-    #[must_use]
-    pub fn with_session_scopes(self, scopes: SessionScopes) -> Self {
-        self.core.session_scopes.set(scopes).ok();
-        self
-    }
-
-    /// Sets the data folder, which holds the secrets of sessions.
-    #[must_use]
-    pub fn with_home(self, home: &Path) -> Self {
-        self.core.session_secrets.set(SessionSecrets::in_home(home)).ok();
-        self
-    }
-
-    #[must_use]
-    pub fn with_agents(mut self, settings: AgentSettings) -> Self {
-        let services = Arc::make_mut(&mut self.0);
-        services.agents.configure(settings);
-        services.conversations.configure(&services.agents);
-        self
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -181,11 +142,6 @@ impl Services {
         amount: u64,
     ) -> Result<Option<BudgetHold>> {
         self.core.budget.hold(caller, kind, amount)
-    }
-
-    /// Like [`Self::hold`], but even beyond the bound: for what an earlier daemon began.
-    pub fn hold_anyway(&self, caller: &Caller, kind: BudgetKind) -> Option<BudgetHold> {
-        self.core.budget.hold_anyway(caller, kind, 1)
     }
 
     /// Charges bytes that are about to be stored for the caller, all of them or none.

@@ -2,12 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "for tests alone")]
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use svc_model::{Caller, Ids};
 use svc_store::testing::TestStore;
+use svc_sys::session_secret::SessionSecrets;
 
-use super::{Services, Tokens, Tuning};
+use super::{ServiceSettings, Services, SessionSettings, Tokens, Tuning};
 
 /// A store, and services over it.
 pub async fn opened() -> (TestStore, Services) {
@@ -22,9 +23,21 @@ pub fn services(test: &TestStore) -> Services {
 }
 
 pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
+    configured(test, tuning, ServiceSettings::default())
+}
+
+/// Services that keep the secrets of sessions in this data folder.
+pub fn services_in(test: &TestStore, home: &Path) -> Services {
+    let secrets = Some(SessionSecrets::in_home(home));
+    let sessions = SessionSettings { secrets, ..SessionSettings::default() };
+    let settings = ServiceSettings { sessions, ..ServiceSettings::default() };
+    configured(test, Tuning::default(), settings)
+}
+
+fn configured(test: &TestStore, tuning: Tuning, settings: ServiceSettings) -> Services {
     let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
-    let clock = Arc::clone(&test.clock) as _;
-    Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens)
+    let (store, clock) = (test.store.clone(), Arc::clone(&test.clock) as _);
+    Services::new(store, clock, Ids::counting(), tuning, tokens, settings)
 }
 
 /// Stores the running agent `ag_1`, of which nothing else is on record.

@@ -78,7 +78,7 @@ backend and session_id, or without a session backend, path and tmux_pane. What y
 
 async fn register(call: Call, input: RegisterInput) -> Result<Peer, Failure> {
     let session = call.session.as_deref();
-    Ok(call.services.team.register_peer_in(&call.caller, session, input).await?)
+    Ok(call.services.team.register_peer(&call.caller, session, input).await?)
 }
 
 const HEARTBEAT: &str = "\

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::json;
-use svc_core::service::{Services, Tokens, Tuning, agents::AgentSettings};
+use svc_core::service::{
+    ServiceSettings, Services, SessionSettings, Tokens, Tuning, agents::AgentSettings,
+};
 use svc_core::tools;
 use svc_model::{
     Clock, Ids, Retention, SystemClock, TokenId,
@@ -30,6 +32,7 @@ use svc_sys::config::{Config, Env, Origin, Paths, WakeMode};
 use svc_sys::{
     local_socket::{self, SocketFile},
     machine::{HostIdentity, ThisMachine},
+    session_secret::SessionSecrets,
     telemetry,
 };
 use tokio::{
@@ -267,20 +270,23 @@ impl ServingDaemon {
         if config.hooks_wake.value == WakeMode::Never {
             wake_off.push(HookClient::ClaudeCode);
         }
-        let services = Services::new(store.clone(), clock, ids, tuning, tokens)
-            .with_sessions(config.sessions_policy())
-            .with_session_scopes(config.session_scopes())
-            .with_home(&config.paths.home)
-            .with_wake_off(wake_off)
-            .with_hook_policy(policy)
-            .with_agents(AgentSettings {
+        let settings = ServiceSettings {
+            sessions: SessionSettings {
+                policy: config.sessions_policy(),
+                scopes: Some(config.session_scopes()),
+                secrets: Some(SessionSecrets::in_home(&config.paths.home)),
+            },
+            hooks: policy,
+            wake_off,
+            agents: AgentSettings {
                 config: config.agents.clone(),
                 env: env.clone(),
                 folder: config.paths.agents.clone(),
                 program: program.clone(),
                 home: config.paths.home.clone(),
-            })
-            .with_away(config.team_away.value);
+            },
+        };
+        let services = Services::new(store.clone(), clock, ids, tuning, tokens, settings);
         let (id, pid, version) = (&identity.boot_id, identity.pid, env!("CARGO_PKG_VERSION"));
         let data = json!({ "boot_id": id, "pid": pid, "version": version });
         let daemon = NewDaemon { daemon_id: id.clone(), pid, version: version.to_owned() };
@@ -491,6 +497,7 @@ fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
             max_bytes: config.retention_max_bytes.value,
         },
         store_max_bytes: config.store_max_bytes.value,
+        away: config.team_away.value,
         ..Tuning::default()
     };
     let number = |name: &str| -> anyhow::Result<Option<u64>> {

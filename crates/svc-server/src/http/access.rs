@@ -5,7 +5,7 @@
 use axum::{Extension, http::StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo};
+use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, TokenInfo};
 use svc_model::{
     Caller, LocalProcess, MovedFolder, PROCESS_TOKENS_PATH, PageQuery, Project, ProofQuestion,
     TokenFingerprint,
@@ -47,7 +47,7 @@ async fn trade(
     app: App,
     process: Option<Extension<LocalProcess>>,
     Json(input): Json<NewProcessToken>,
-) -> StatusResult<ProcessToken> {
+) -> StatusResult<MintedToken> {
     let Some(Extension(process)) = process else {
         let why = "process tokens are given on the Unix socket in the data folder alone: svc.sock";
         return Err(Problem::new(Code::Forbidden, why));

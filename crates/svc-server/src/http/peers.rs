@@ -55,7 +55,7 @@ async fn list(
 }
 
 async fn register(app: App, caller: Caller, Json(input): Json<RegisterInput>) -> JsonResult<Peer> {
-    Ok(Json(app.services.team.register_peer(&caller, input).await?))
+    Ok(Json(app.services.team.register_peer(&caller, None, input).await?))
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

@@ -322,5 +322,7 @@ async fn list_tools(list: ListRequest<ToolFilter>) -> PageResult<Descriptor> {
             && list.filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });
     let rest = rest.map(|tool| Descriptor::from_tool(&tool));
-    Ok(Json(Page::of_rest("tools", rest, &list.page, |last| last.name.clone())?))
+    Ok(Json(Page::of_rest("tools", rest, &list.page, |tools| {
+        tools.last().map(|last| last.name.clone())
+    })?))
 }

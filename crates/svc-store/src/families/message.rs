@@ -322,23 +322,6 @@ impl MessageWrites<'_> {
         Ok(row.map(|row| (row.request_fingerprint, row.answer)))
     }
 
-    /// The answer of the last complete broadcast of a principal with this key and fingerprint, from
-    /// any of its peers, or from `from`: that peer may be gone.
-    #[boxed]
-    pub async fn broadcast_answer(
-        &mut self,
-        sent_by: &str,
-        from: Option<&str>,
-        (key, fingerprint): (&str, &str),
-    ) -> Result<Option<String>> {
-        let row = select_fields!(select_one, self.tx, { answer: Option<String> },
-            "select answer from broadcast
-            where sent_by = ?1 and idempotency_key = ?2 and request_fingerprint = ?3
-                and (?4 is null or from_peer = ?4) and answer is not null
-            order by at desc limit 1"; sent_by, key, fingerprint, from);
-        Ok(row.and_then(|row| row.answer))
-    }
-
     /// Notes that a broadcast begins.
     #[boxed]
     pub async fn begin_broadcast(

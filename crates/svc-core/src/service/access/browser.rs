@@ -15,8 +15,8 @@ use svc_store::{LoginCodeRow, TokenRow, job};
 
 use super::{
     Access, Credential,
-    credentials::{CachedToken, TokenKey},
-    tokens::{new_row, require_operator},
+    credentials::TokenKey,
+    tokens::{MintedToken, new_row, require_operator},
 };
 use crate::boxed;
 use crate::service::{Error, Result};
@@ -50,14 +50,6 @@ pub enum SignInKey<'a> {
     Ticket(&'a str),
 }
 
-#[derive(Debug, Clone)]
-pub struct BrowserSignIn {
-    /// The secret of its cookie, which is not stored.
-    pub secret: String,
-    pub token_id: TokenId,
-    pub expires_at: Timestamp,
-}
-
 impl Access {
     /// Makes a code that signs a browser in. Only the operator may.
     #[boxed]
@@ -89,11 +81,11 @@ impl Access {
         job.await
     }
 
-    /// Signs a browser in.
+    /// Signs a browser in. The token is the secret of its cookie.
     ///
     /// # Errors
     /// [`Error::Forbidden`] for a key that is wrong, expired, or used.
-    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn> {
+    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<MintedToken> {
         let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
         // Checked before anything is written: the request has no credential yet.
@@ -114,8 +106,7 @@ impl Access {
             tx.tokens().insert(&row, &cookie).await?;
             Ok::<_, Error>(row)
         }));
-        let row = job.await?;
-        Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
+        Ok(MintedToken { token: secret, info: job.await?.into() })
     }
 
     /// The operator and the browser's row, if this is the secret of a valid cookie.
@@ -124,29 +115,12 @@ impl Access {
         &self,
         secret: &str,
     ) -> Result<Option<(Caller, Credential, TokenId)>> {
-        let (hash, now) = (cookie_hash(secret), self.core.now());
-        let mut browser = self.tokens.known(&TokenKey::Cookie(hash), now);
-        if browser.is_none() {
-            browser = self.look_up_browser(&hash).await?;
-        }
-        let Some(seen) = browser else { return Ok(None) };
-        let operator = self.tokens.operator_fingerprint();
-        if seen.expires_at <= now || seen.operator_credential != Some(operator) {
-            return Ok(None);
-        }
-        self.record_use(&seen, now).await;
-        Ok(Some((Caller::Operator, seen.credential(), seen.id)))
-    }
-
-    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<CachedToken>> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let row = self.core.store.tokens().by_hash(hash).await?;
-        let is_good =
-            |row: &TokenRow| row.revoked_at.is_none() && row.operator_credential.is_some();
-        let Some(row) = row.filter(is_good) else { return Ok(None) };
-        let browser = CachedToken::from_row(row, None, read_at);
-        self.tokens.cache(revocations, TokenKey::Cookie(*hash), &browser);
-        Ok(Some(browser))
+        let hash = cookie_hash(secret);
+        let read = || async move { Ok(self.core.store.tokens().by_hash(&hash).await?) };
+        let operator = Some(self.tokens.operator_fingerprint());
+        let seen = self.token_by(TokenKey::Cookie(hash), read).await?;
+        let seen = seen.filter(|seen| seen.operator_credential == operator);
+        Ok(seen.map(|seen| (Caller::Operator, seen.credential(), seen.id)))
     }
 
     /// Signs all browsers out. If the write fails, their cookies are invalid all the same, because
@@ -230,7 +204,7 @@ mod tests {
         test.clock.advance(limits::LOGIN_CODE_TTL.saturating_sub(Duration::from_millis(1)));
         let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
         let is_good = async || {
-            let known = access.authenticate_browser(&browser.secret).await.unwrap();
+            let known = access.authenticate_browser(&browser.token).await.unwrap();
             known.is_some_and(|(caller, ..)| caller.is_operator())
         };
         assert!(is_good().await);
@@ -256,13 +230,13 @@ mod tests {
         // A daemon that starts after `svc token rotate` has another token, over the same rows.
         std::fs::remove_file(test.folder().join("token")).unwrap();
         let later = services(&test).access.clone();
-        assert!(later.authenticate_browser(&browser.secret).await.unwrap().is_none());
+        assert!(later.authenticate_browser(&browser.token).await.unwrap().is_none());
         let refused = later.sign_in(SignInKey::Code(&waiting)).await.unwrap_err().to_string();
         assert!(refused.contains("was changed"), "{refused}");
-        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
+        assert!(access.authenticate_browser(&browser.token).await.unwrap().is_some());
 
         access.rotate_operator_token(&Caller::Operator).await.unwrap();
-        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_none());
+        assert!(access.authenticate_browser(&browser.token).await.unwrap().is_none());
         let listed =
             access.list_tokens(&Caller::Operator, PageBounds::new(None, None)).await.unwrap();
         assert!(listed.items[0].revoked_at.is_some());
@@ -275,15 +249,15 @@ mod tests {
         let spare = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
-        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
-        for secret in [&spare, &code, &browser.secret, &format!("browser\n{}", browser.secret)] {
+        assert!(access.authenticate_browser(&browser.token).await.unwrap().is_some());
+        for secret in [&spare, &code, &browser.token, &format!("browser\n{}", browser.token)] {
             assert!(access.authenticate(secret).await.unwrap().is_none(), "as a token");
         }
         assert!(access.authenticate_browser(&spare).await.unwrap().is_none(), "a code as a cookie");
         let ticket = access.make_login_ticket(&Caller::Operator).await.unwrap().ticket;
         for key in [
-            SignInKey::Code(&browser.secret),
-            SignInKey::Ticket(&browser.secret),
+            SignInKey::Code(&browser.token),
+            SignInKey::Ticket(&browser.token),
             SignInKey::Ticket(&spare),
             SignInKey::Code(&ticket),
         ] {

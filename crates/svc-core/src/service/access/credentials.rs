@@ -7,7 +7,7 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
@@ -23,18 +23,10 @@ use svc_sys::{private_file, telemetry};
 use tokio_util::sync::CancellationToken;
 
 use crate::boxed;
-use crate::service::{Error, Result, core::Core};
-
-const OPERATOR_PREFIX: &str = "operator:";
-
-/// Who made a call on record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RecordedCaller {
-    Good(Caller),
-    Revoked,
-    /// The row names a credential that the principal does not have.
-    Unknown,
-}
+use crate::service::{
+    Error, Result,
+    core::{Core, lock},
+};
 
 #[derive(Debug, Clone)]
 pub struct Access {
@@ -58,29 +50,43 @@ impl Access {
         if self.tokens.is_operator(&hash) {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
-        let now = self.core.now();
-        let mut seen = self.tokens.known(&TokenKey::Token(hash), now);
-        if seen.is_none() {
-            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
-            seen = Box::pin(self.look_up(&hash)).await?;
-        }
-        let Some(seen) = seen.filter(|seen| seen.expires_at > now) else { return Ok(None) };
-        self.record_use(&seen, now).await;
-        Ok(Some((seen.caller.clone(), seen.credential())))
+        let read = || async move {
+            // A token for a reserved name is older than the reservation. A browser's secret is
+            // valid as a cookie only.
+            let is_good = |row: &TokenRow| {
+                let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
+                row.operator_credential.is_none() && !is_reserved
+            };
+            Ok(self.core.store.tokens().by_hash(&hash).await?.filter(is_good))
+        };
+        let seen = self.token_by(TokenKey::Token(hash), read).await?;
+        Ok(seen.map(|seen| (seen.caller.clone(), seen.credential())))
     }
 
-    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let Some(row) = self.core.store.tokens().by_hash(hash).await? else { return Ok(None) };
-        // A token for a reserved name is older than the reservation. A browser's secret is valid as
-        // a cookie only.
-        let is_browser = row.operator_credential.is_some();
-        let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
-        if row.revoked_at.is_some() || is_browser || is_reserved {
-            return Ok(None);
-        }
-        let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, TokenKey::Token(*hash), &seen);
+    /// The valid token of a key, from the cache or from the row that `read` finds. Records its use.
+    pub(super) async fn token_by<F>(
+        &self,
+        key: TokenKey,
+        read: impl FnOnce() -> F + Send,
+    ) -> Result<Option<CachedToken>>
+    where
+        F: Future<Output = Result<Option<TokenRow>>> + Send,
+    {
+        let now = self.core.now();
+        let known = self.tokens.known(&key, now);
+        let seen = if let Some(seen) = known {
+            seen
+        } else {
+            let revocations = self.tokens.revocations();
+            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
+            let row = Box::pin(read()).await?;
+            let is_good = |row: &TokenRow| row.revoked_at.is_none() && row.expires_at > now;
+            let Some(row) = row.filter(is_good) else { return Ok(None) };
+            let seen = Box::pin(self.cached(row, now)).await?;
+            self.tokens.cache(revocations, key, &seen);
+            seen
+        };
+        self.record_use(&seen, now).await;
         Ok(Some(seen))
     }
 
@@ -93,7 +99,7 @@ impl Access {
     }
 
     /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
-    pub(super) async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
+    async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
         if seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION) {
             return;
         }
@@ -117,15 +123,6 @@ impl Access {
         }
     }
 
-    #[boxed]
-    pub async fn is_good(&self, credential: &Credential) -> bool {
-        !self.is_over(credential)
-            && match credential {
-                Credential::Operator(_) => true,
-                Credential::Session { id, .. } => self.is_token_good(id).await,
-            }
-    }
-
     /// A future that completes when this credential is rotated, revoked or expires; `None` if it
     /// has ended already.
     ///
@@ -135,17 +132,20 @@ impl Access {
         credential: &Credential,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         let watch = self.tokens.watch(credential);
-        if !Box::pin(self.is_good(credential)).await {
+        let (is_good, left) = match credential {
+            Credential::Operator(_) => (!self.is_over(credential), None),
+            Credential::Session { id, expires_at } => {
+                let left = expires_at.since(self.core.now());
+                (Box::pin(self.is_token_good(id)).await, Some(left))
+            }
+        };
+        if !is_good {
             return None;
         }
-        let left = match credential {
-            Credential::Operator(_) => None,
-            Credential::Session { expires_at, .. } => Some(expires_at.since(self.core.now())),
-        };
         Some(async move {
             match left {
-                Some(left) => drop(tokio::time::timeout(left, watch.over()).await),
-                None => watch.over().await,
+                Some(left) => drop(tokio::time::timeout(left, watch.cancelled()).await),
+                None => watch.cancelled().await,
             }
         })
     }
@@ -174,53 +174,36 @@ impl Access {
         if is_good { Ok(()) } else { Err(Error::Unauthorized) }
     }
 
-    /// The caller that made a call on record, with the present scopes and project of the token.
+    /// The caller that made a call on record, with the present scopes and project of the token. An
+    /// older row of the operator's does not name the credential.
+    ///
+    /// # Errors
+    /// [`Error::Unauthorized`] if the credential is not valid any more.
     #[boxed]
     pub async fn caller_of_record(
         &self,
         principal: &Principal,
         credential: Option<&str>,
-    ) -> Result<RecordedCaller> {
-        let key = match principal {
-            Principal::Operator => return Ok(self.operator_of_record(credential)),
-            Principal::Session(key) => key,
+    ) -> Result<Caller> {
+        let Principal::Session(key) = principal else {
+            let present = self.tokens.operator_fingerprint();
+            let is_good = credential.is_none_or(|name| name == present);
+            return if is_good { Ok(Caller::Operator) } else { Err(Error::Unauthorized) };
         };
         let now = self.core.now();
         let row = match credential.and_then(TokenId::parse) {
             Some(id) => self.core.store.tokens().get(&id).await?,
             None => None,
         };
-        Ok(match row.filter(|row| *row.session == **key) {
-            None => RecordedCaller::Unknown,
-            Some(row) if row.revoked_at.is_none() && row.expires_at > now => {
-                RecordedCaller::Good(self.cached(row, now).await?.caller)
-            }
-            Some(_) => RecordedCaller::Revoked,
-        })
-    }
-
-    fn operator_of_record(&self, credential: Option<&str>) -> RecordedCaller {
-        // Older rows do not name the credential.
-        if credential.is_none_or(|name| name == self.tokens.operator_fingerprint()) {
-            return RecordedCaller::Good(Caller::Operator);
-        }
-        let is_operators = credential.is_some_and(|name| name.starts_with(OPERATOR_PREFIX));
-        if is_operators { RecordedCaller::Revoked } else { RecordedCaller::Unknown }
+        let is_good = |row: &TokenRow| {
+            *row.session == **key && row.revoked_at.is_none() && row.expires_at > now
+        };
+        let row = row.filter(is_good).ok_or(Error::Unauthorized)?;
+        Ok(self.cached(row, now).await?.caller)
     }
 
     /// Whether the row of a token is valid. A failed read counts as invalid.
     async fn is_token_good(&self, id: &TokenId) -> bool {
-        let now = self.core.now();
-        {
-            let seen = self.tokens.seen();
-            if seen.has_ended(id) {
-                return false;
-            }
-            if seen.good.get(id).is_some_and(|at| now.since(*at) < limits::TOKEN_CACHE) {
-                return true;
-            }
-        }
-        let revocations = self.tokens.revocations();
         let row = match self.core.store.tokens().get(id).await {
             Ok(row) => row,
             Err(error) => {
@@ -229,13 +212,9 @@ impl Access {
                 return false;
             }
         };
-        let is_good = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now);
-        let mut seen = self.tokens.seen();
-        if is_good && self.tokens.revocations() == revocations {
-            seen.evict();
-            seen.good.insert(id.clone(), now);
-        }
-        is_good && !seen.has_ended(id)
+        let now = self.core.now();
+        row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now)
+            && !self.tokens.seen().has_ended(id)
     }
 }
 
@@ -250,8 +229,9 @@ struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<TokenCache>,
-    /// Credentials with open streams. When a credential ends, its streams end.
-    watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
+    /// Credentials with open streams, which hold the values: when a credential ends, its streams
+    /// end. A key is the id of a token, or `None` for the operator's.
+    watched: Mutex<HashMap<Option<TokenId>, Weak<CancellationToken>>>,
     revocations: AtomicU64,
 }
 
@@ -266,8 +246,6 @@ pub(super) enum TokenKey {
 #[derive(Default)]
 pub(super) struct TokenCache {
     by_key: HashMap<TokenKey, CachedToken>,
-    /// When the row of a token was last read as valid.
-    good: HashMap<TokenId, Timestamp>,
     /// Tokens that this daemon revoked, with the time. Overrides cached rows, so that the streams
     /// of these tokens end.
     ended: HashMap<TokenId, Timestamp>,
@@ -278,46 +256,6 @@ pub(super) struct TokenCache {
 pub enum Credential {
     Operator([u8; 32]),
     Session { id: TokenId, expires_at: Timestamp },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum WatchKey {
-    Operator,
-    Token(TokenId),
-}
-
-#[derive(Default)]
-struct WatchedCredential {
-    over: CancellationToken,
-    streams: usize,
-}
-
-pub(super) struct CredentialWatch {
-    tokens: Tokens,
-    key: WatchKey,
-    over: CancellationToken,
-}
-
-impl CredentialWatch {
-    /// Completes when the credential is rotated or revoked.
-    pub(super) async fn over(&self) {
-        self.over.cancelled().await;
-    }
-}
-
-impl Drop for CredentialWatch {
-    fn drop(&mut self) {
-        let mut watched = self.tokens.watched();
-        // After a revocation, an entry of the same key belongs to the next credential.
-        if let Some(known) = watched.get_mut(&self.key)
-            && !self.over.is_cancelled()
-        {
-            known.streams -= 1;
-            if known.streams == 0 {
-                watched.remove(&self.key);
-            }
-        }
-    }
 }
 
 #[derive(Clone)]
@@ -339,16 +277,6 @@ impl TokenCache {
     pub(super) fn note_use(&mut self, id: &TokenId, now: Timestamp) {
         let known = self.by_key.values_mut().filter(|known| known.id == *id);
         known.for_each(|known| known.used_at = Some(now));
-    }
-
-    /// Evicts entries; a miss reads the table.
-    pub(super) fn evict(&mut self) {
-        if self.by_key.len() >= limits::STREAMS_CACHED {
-            self.by_key.clear();
-        }
-        if self.good.len() >= limits::STREAMS_CACHED {
-            self.good.clear();
-        }
     }
 }
 
@@ -447,14 +375,14 @@ impl Tokens {
         write_token(&self.0.file, &token)?;
         *operator = token_hash(&token);
         drop(operator);
-        self.end_watched(&WatchKey::Operator);
+        self.end_watched(None);
         Ok(token)
     }
 
     /// Distinguishes the operator's present token from an earlier one, and reveals nothing else
     /// about it.
     pub(super) fn operator_fingerprint(&self) -> String {
-        format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(self.operator())[..16]))
+        format!("operator:{}", hex::encode(&Sha256::digest(self.operator())[..16]))
     }
 
     /// The number of revocations so far, which [`Self::cache`] compares.
@@ -464,7 +392,9 @@ impl Tokens {
 
     /// The token that was cached by this key, while its row need not be read again.
     pub(super) fn known(&self, key: &TokenKey, now: Timestamp) -> Option<CachedToken> {
-        let is_fresh = |token: &&CachedToken| now.since(token.read_at) < limits::TOKEN_CACHE;
+        let is_fresh = |token: &&CachedToken| {
+            now.since(token.read_at) < limits::TOKEN_CACHE && token.expires_at > now
+        };
         self.seen().by_key.get(key).filter(is_fresh).cloned()
     }
 
@@ -473,36 +403,39 @@ impl Tokens {
     pub(super) fn cache(&self, revocations: u64, key: TokenKey, token: &CachedToken) {
         let mut seen = self.seen();
         if self.revocations() == revocations {
-            seen.evict();
+            // A miss reads the table.
+            if seen.by_key.len() >= limits::STREAMS_CACHED {
+                seen.by_key.clear();
+            }
             seen.by_key.insert(key, token.clone());
-            seen.good.insert(token.id.clone(), token.read_at);
         }
     }
 
     pub(super) fn seen(&self) -> MutexGuard<'_, TokenCache> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.seen)
     }
 
-    fn watched(&self) -> MutexGuard<'_, HashMap<WatchKey, WatchedCredential>> {
-        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Watches a credential. The caller must check the credential afterwards: it may have been
-    /// revoked before.
-    pub(super) fn watch(&self, credential: &Credential) -> CredentialWatch {
+    /// Watches a credential: the result is cancelled when the credential is rotated or revoked. The
+    /// caller must check the credential afterwards: it may have been revoked before.
+    fn watch(&self, credential: &Credential) -> Arc<CancellationToken> {
         let key = match credential {
-            Credential::Operator(_) => WatchKey::Operator,
-            Credential::Session { id, .. } => WatchKey::Token(id.clone()),
+            Credential::Operator(_) => None,
+            Credential::Session { id, .. } => Some(id.clone()),
         };
-        let mut watched = self.watched();
-        let known = watched.entry(key.clone()).or_default();
-        known.streams += 1;
-        CredentialWatch { tokens: self.clone(), key, over: known.over.clone() }
+        let mut watched = lock(&self.0.watched);
+        if let Some(known) = watched.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        watched.retain(|_, watch| watch.strong_count() > 0);
+        let watch = Arc::<CancellationToken>::default();
+        watched.insert(key, Arc::downgrade(&watch));
+        watch
     }
 
-    fn end_watched(&self, key: &WatchKey) {
-        if let Some(known) = self.watched().remove(key) {
-            known.over.cancel();
+    fn end_watched(&self, key: Option<&TokenId>) {
+        let watch = lock(&self.0.watched).remove(&key.cloned());
+        if let Some(watch) = watch.and_then(|watch| watch.upgrade()) {
+            watch.cancel();
         }
     }
 
@@ -517,10 +450,9 @@ impl Tokens {
         seen.ended.retain(|_, at| now.since(*at) < 2 * limits::TOKEN_CACHE);
         seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
         seen.by_key.retain(|_, seen| !ids.contains(&seen.id));
-        seen.good.retain(|id, _| !ids.contains(id));
         drop(seen);
         for id in ids {
-            self.end_watched(&WatchKey::Token(id.clone()));
+            self.end_watched(Some(id));
         }
     }
 }

@@ -10,7 +10,7 @@ mod credentials;
 mod process_tokens;
 mod tokens;
 
-pub use browser::{BrowserSignIn, LoginCode, LoginTicket, SignInKey};
-pub use credentials::{Access, Credential, RecordedCaller, TokenFileError, Tokens};
-pub use process_tokens::{NewProcessToken, ProcessToken};
+pub use browser::{LoginCode, LoginTicket, SignInKey};
+pub use credentials::{Access, Credential, TokenFileError, Tokens};
+pub use process_tokens::NewProcessToken;
 pub use tokens::{MintedToken, NewToken, TokenInfo, TokenKind};

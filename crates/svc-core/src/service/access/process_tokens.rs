@@ -7,10 +7,10 @@
 //! acts as that agent, whatever it connects with: the agent's own token, its hooks and its `svc
 //! stdio` are one subject.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use svc_model::{
     Caller, Ids, LocalProcess, ProcessIdentity, ProcessState, SHELLS, Timestamp, TokenId,
     is_agent_key, limits, new_secret, token_hash,
@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Access, Credential,
-    credentials::{CachedToken, TokenKey},
-    tokens::new_row,
+    credentials::TokenKey,
+    tokens::{MintedToken, new_row},
 };
 use crate::boxed;
 use crate::service::{Error, Result, check};
@@ -42,25 +42,6 @@ pub struct NewProcessToken {
     pub client: Option<String>,
 }
 
-/// The token of a client's process. The only time that it is shown.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct ProcessToken {
-    /// The token.
-    pub token: String,
-    /// Its row's id.
-    pub token_id: TokenId,
-    /// The subject: the same for every token of one process.
-    pub session: String,
-    /// The project that the process works in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    /// The folder that it was first seen in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// When the token ends by itself. It ends with the process, too.
-    pub expires_at: Timestamp,
-}
-
 impl Access {
     /// Makes a token for the client of the process on the socket.
     ///
@@ -68,7 +49,7 @@ impl Access {
     /// [`Error::Forbidden`] if the named process is no ancestor of the one on the socket, or the
     /// operator revoked a token of the client.
     #[boxed]
-    pub async fn trade(&self, peer: LocalProcess, input: NewProcessToken) -> Result<ProcessToken> {
+    pub async fn trade(&self, peer: LocalProcess, input: NewProcessToken) -> Result<MintedToken> {
         check::short("client", input.client.as_deref())?;
         let client = self.client_of(peer, input.client_pid).await?;
         let name = input.client.unwrap_or_else(|| client.name.clone());
@@ -98,14 +79,7 @@ impl Access {
         }));
         let (row, replaced) = job.await?;
         self.forget(&replaced);
-        Ok(ProcessToken {
-            token,
-            token_id: row.token_id,
-            session: row.session,
-            project: row.project,
-            cwd: row.cwd,
-            expires_at: row.expires_at,
-        })
+        Ok(MintedToken { token, info: row.into() })
     }
 
     /// The caller for a request on the socket that names its client's process and has no token.
@@ -119,13 +93,9 @@ impl Access {
         client_pid: u32,
     ) -> Result<(Caller, Credential)> {
         let client = self.client_of(peer, Some(client_pid)).await?;
-        let now = self.core.now();
-        let known = self.tokens.known(&TokenKey::Process(client.process.clone()), now);
-        let seen = match known.filter(|seen| seen.expires_at > now) {
-            Some(seen) => seen,
-            None => self.token_of(client).await?,
-        };
-        self.record_use(&seen, now).await;
+        let key = TokenKey::Process(client.process.clone());
+        let read = || async move { self.row_of_client(client).await.map(Some) };
+        let seen = self.token_by(key, read).await?.ok_or(Error::Unauthorized)?;
         Ok((seen.caller.clone(), seen.credential()))
     }
 
@@ -143,22 +113,16 @@ impl Access {
         Ok(client)
     }
 
-    /// The valid token of a process. The first call stores one whose secret nobody has: the socket
-    /// identifies the process.
-    async fn token_of(&self, client: ClientProcess) -> Result<CachedToken> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let process = client.process.clone();
-        let known = self.core.store.tokens().of_process(&process, read_at).await?;
-        let row = if let Some(row) = known {
-            row
-        } else {
-            let (name, cwd) = (&client.name, client.cwd());
-            let fresh = Box::pin(self.subject_of_unseen(&process, name, cwd)).await?;
-            Box::pin(self.insert_row_of(client.process, fresh)).await?
-        };
-        let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, TokenKey::Process(process), &seen);
-        Ok(seen)
+    /// The row of the valid token of a process. The first call stores one whose secret nobody has:
+    /// the socket identifies the process.
+    async fn row_of_client(&self, client: ClientProcess) -> Result<TokenRow> {
+        let process = &client.process;
+        let known = self.core.store.tokens().of_process(process, self.core.now()).await?;
+        if let Some(row) = known {
+            return Ok(row);
+        }
+        let fresh = self.subject_of_unseen(process, &client.name, client.cwd()).await?;
+        self.insert_row_of(client.process, fresh).await
     }
 
     /// The subject of a new process: the agent whose host runs it, or one of its own.
@@ -210,27 +174,15 @@ impl Access {
         let is_running = self.core.state_of(&self.core.here(&process)) == ProcessState::Running;
         if !is_running {
             let gone = process.clone();
-            let known = self
-                .core
-                .store
-                .write(job!(|tx| Ok::<_, Error>(tx.tokens().process_subject(&gone).await?)));
-            if let Some(ProcessSubject { token_id: Some(token), session, project, cwd, .. }) =
-                known.await?.filter(|subject| !subject.is_barred)
+            let known = self.core.change(job!(|tx| tx.tokens().process_subject(&gone).await));
+            if let Some(subject) = known.await?.filter(|subject| !subject.is_barred)
+                && let Some(token_id) = subject.token_id.clone()
             {
-                let root = match &project {
-                    Some(project) => self.core.projects.root(project, cwd.as_deref()).await?,
-                    None => None,
-                };
-                // No new row: no request comes with this token.
-                return Ok(Caller::Session {
-                    key: session.into(),
-                    token,
-                    scopes: Arc::from([]),
-                    project: project.map(Arc::from),
-                    process: Some(Arc::new(process)),
-                    root: root.map(Arc::from),
-                    folder: None,
-                });
+                // No new row and no scopes: no request comes with this token.
+                let subject = ProcessSubject { scopes: Vec::new(), ..subject };
+                let now = self.core.now();
+                let row = row_of(&self.core.ids, subject, process, now);
+                return Ok(self.cached(TokenRow { token_id, ..row }, now).await?.caller);
             }
         }
         let fresh = self.subject_of_unseen(&process, client, cwd).await?;
@@ -242,10 +194,8 @@ impl Access {
     }
 
     async fn end_process(&self, process: ProcessIdentity) -> Result<()> {
-        let ended = self.core.store.write(move |tx| {
-            let limit = limits::PROCESSES_PER_PAGE;
-            Box::pin(async move { tx.tokens().end_of_process(&process, limit).await })
-        });
+        let limit = limits::PROCESSES_PER_PAGE;
+        let ended = self.core.change(job!(|tx| tx.tokens().end_of_process(&process, limit).await));
         self.forget(&ended.await?);
         Ok(())
     }
@@ -267,13 +217,11 @@ impl Access {
             }
         }
         let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
-        let limit = limits::PROCESSES_PER_PAGE;
         if self.core.store.tokens().has_gone_processes(before).await? {
-            let write = self
-                .core
-                .store
-                .write(job!(|tx| tx.tokens().forget_gone_processes(before, limit).await));
-            write.await?;
+            let limit = limits::PROCESSES_PER_PAGE;
+            self.core
+                .change(job!(|tx| tx.tokens().forget_gone_processes(before, limit).await))
+                .await?;
         }
         Ok(())
     }

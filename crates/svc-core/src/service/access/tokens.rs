@@ -41,22 +41,13 @@ pub struct NewToken {
     pub ttl_seconds: Option<u64>,
 }
 
-/// A fresh session token. The only time that it is shown.
+/// A fresh token of a session or of a client's process. The only time that it is shown.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct MintedToken {
-    /// Its row's id, to revoke it.
-    pub token_id: TokenId,
     /// The token.
     pub token: String,
-    /// The session that its holder speaks for.
-    pub session: String,
-    /// What it may do beyond the ordinary.
-    pub scopes: Vec<String>,
-    /// The project whose things it reads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    /// When it ends by itself.
-    pub expires_at: Timestamp,
+    #[serde(flatten)]
+    pub info: TokenInfo,
 }
 
 /// A session token, as lists show it: without the token.
@@ -66,8 +57,8 @@ pub struct TokenInfo {
     pub token_id: TokenId,
     /// What holds it.
     pub kind: TokenKind,
-    /// The session that its holder speaks for; `operator` for a browser that the operator signed
-    /// in.
+    /// The session that its holder speaks for, the same for every token of one process; `operator`
+    /// for a browser that the operator signed in.
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
@@ -159,14 +150,7 @@ impl Access {
                 ..new_row(&ids, input.session, tx.now(), ttl)
             };
             tx.tokens().insert(&row, &hash).await?;
-            Ok(MintedToken {
-                token_id: row.token_id,
-                token,
-                session: row.session,
-                scopes: row.scopes,
-                project: row.project,
-                expires_at: row.expires_at,
-            })
+            Ok(MintedToken { token, info: row.into() })
         }));
         job.await
     }
@@ -229,13 +213,8 @@ impl Access {
             }
             _ => TokenId::parse(id).ok_or_else(unknown)?,
         };
-        let to_revoke = id.clone();
-        let job = self
-            .core
-            .store
-            .on_behalf_of(caller)
-            .write(job!(|tx| tx.tokens().revoke(&to_revoke).await));
-        let row = job.await?;
+        let (store, to_revoke) = (self.core.store.on_behalf_of(caller), id.clone());
+        let row = store.write(job!(|tx| tx.tokens().revoke(&to_revoke).await)).await?;
         self.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)
     }

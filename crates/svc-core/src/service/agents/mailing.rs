@@ -151,7 +151,7 @@ impl AgentMailing {
         {
             sender = sender.with_backend(&work.backend);
         }
-        let most = self.core.sessions().max_ping_pong;
+        let most = self.core.sessions.policy.max_ping_pong;
         let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn + 1, most));
         let answered = match message.answered() {
             Some(first) => self.core.store.messages().get(&first).await?.map(|first| first.kind),

@@ -176,7 +176,7 @@ impl Agents {
             if removed.is_empty() {
                 return Ok(());
             }
-            let Some(secrets) = core.session_secrets() else { continue };
+            let Some(secrets) = &core.sessions.secrets else { continue };
             for session in &removed {
                 if let Err(error) = secrets.remove(session) {
                     tracing::warn!(%error, "cannot remove the secret of a removed session");

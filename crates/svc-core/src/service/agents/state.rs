@@ -117,7 +117,12 @@ pub(super) struct RunWaits {
 }
 
 impl Agents {
-    pub(in crate::service) fn new(core: Core, access: Access, prompts: Prompts) -> Self {
+    pub(in crate::service) fn new(
+        core: Core,
+        access: Access,
+        prompts: Prompts,
+        settings: AgentSettings,
+    ) -> Self {
         let (follow, to_follow) = mpsc::unbounded_channel();
         let live = LiveAgents {
             follow,
@@ -131,11 +136,7 @@ impl Agents {
             removals: tokio::sync::Notify::new(),
             unreachable: Mutex::default(),
         };
-        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live) }
-    }
-
-    pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {
-        self.settings = Arc::new(settings);
+        Self { core, access, prompts, settings: Arc::new(settings), live: Arc::new(live) }
     }
 
     /// Runs a call that starts an agent and answers from the agent's rows, however soon the agent

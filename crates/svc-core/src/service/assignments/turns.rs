@@ -331,7 +331,7 @@ async fn answer_reply(
 ) -> Result<()> {
     let TurnOutput::Said(words) = words else { return Ok(()) };
     let Some(turn) = tx.messages().turn_of(&received.id).await? else { return Ok(()) };
-    let next = next_turn(turn, core.sessions().max_ping_pong, &words);
+    let next = next_turn(turn, core.sessions.policy.max_ping_pong, &words);
     if let (Some(next), TurnReply::Text(text)) = (next, words) {
         let terms = DeliveryTerms { turn: Some(next), ..DeliveryTerms::default() };
         put_reply(tx, core, received, (MessageType::Response, text), terms).await?;

@@ -339,7 +339,7 @@ impl AppServerFollower<'_> {
         prompt: CodexPrompt,
         item: Option<String>,
     ) -> Result<()> {
-        let takes_answers = match self.servers.core.attended() {
+        let takes_answers = match self.servers.core.attended {
             AttendedPrompts::Off => return Ok(()),
             AttendedPrompts::Watch => false,
             AttendedPrompts::Answer => true,

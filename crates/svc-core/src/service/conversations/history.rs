@@ -10,7 +10,7 @@ use svc_model::{
 };
 use svc_store::{PageSize, RowPage};
 
-use super::{ConversationCaller, Conversations, SessionName, SessionRow, list::unseen};
+use super::{ConversationCaller, Conversations, SessionRow};
 use crate::boxed;
 use crate::service::{Error, Result, check};
 
@@ -83,23 +83,20 @@ impl Conversations {
     ) -> Result<SessionHistory> {
         check::key("sessionKey", Some(named))?;
         let requester = self.reader(caller, session).await?;
-        let row = match self.find(&requester, SessionName::Key(named)).await? {
-            Ok(row) => row,
-            Err(none) => return Err(unseen(named, &none)),
-        };
+        let row = self.find(&requester, named).await?;
         let limit = check::limit(query.limit)?;
         let before = query.before.as_deref();
         let before: Option<i64> = before
             .map(|text| text.parse().map_err(|_| Error::invalid("before", "is no cursor of ours")))
             .transpose()?;
-        let (texts, has_more) = match &row {
-            SessionRow::Hosted(agent, _) => {
+        let (texts, has_more) = match &row.agent {
+            Some(agent) => {
                 let page = (before, limit, query.include_tools.unwrap_or(false));
                 let (entries, more) = self.agents.texts_before(&agent.info.id, page).await?;
                 let texts = entries.into_iter().map(|(seq, entry)| (seq, of_entry(entry)));
                 (texts.collect(), more)
             }
-            SessionRow::Attended(_) => self.mail_before(&requester, &row, before, limit).await?,
+            None => self.mail_before(&requester, &row, before, limit).await?,
         };
         Ok(page_of(row.key(), texts, has_more))
     }
@@ -112,9 +109,7 @@ impl Conversations {
         before: Option<i64>,
         limit: u32,
     ) -> Result<(Vec<(i64, HistoryText)>, bool)> {
-        let Some(peer) = row.peer().map(|row| &row.peer.peer_id) else {
-            return Ok((Vec::new(), false));
-        };
+        let peer = &row.peer.peer.peer_id;
         let sees_all = requester.sees_all || requester.sight(row).is_self;
         let store = &self.core.store;
         let size = PageSize::rows(limit);

@@ -5,19 +5,17 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    AgentId, Caller, MessageId, MessageType, NOT_BLANK, Peer, PeerId, Principal, StatusEvidence,
-    StreamName, Timestamp, WaitingKind,
+    AgentId, Caller, MessageId, MessageType, NOT_BLANK, PeerId, PeerStatus, Principal,
+    StatusEvidence, StreamName, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentEvent, AgentEventBody, AgentUsage},
     conversation::redacted,
     limits,
 };
 use svc_store::PageSize;
 
-use super::{
-    ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
-};
+use super::{ConversationCaller, Conversations, OPERATOR, SessionRow};
 use crate::boxed;
-use crate::service::{Error, ResourceKind, Result};
+use crate::service::Result;
 
 const EXCERPT_CHARS: usize = 200;
 /// Most attended sessions that a list looks at, those heard of last.
@@ -65,13 +63,11 @@ pub struct SessionEntry {
     /// Who runs it.
     pub kind: SessionKind,
     /// What it is called.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
+    pub label: String,
     /// What it is doing.
-    pub state: String,
+    pub state: PeerStatus,
     /// What that rests on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<StatusEvidence>,
+    pub evidence: StatusEvidence,
     /// Where it works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
@@ -125,13 +121,6 @@ pub struct SessionsPage {
     pub visibility: Option<String>,
 }
 
-#[derive(Default)]
-struct MatchingSessions {
-    entries: Vec<(SessionEntry, SessionRow)>,
-    /// Number of those that the requester may not see.
-    hidden: usize,
-}
-
 impl Conversations {
     /// The sessions that the caller may see, those heard of last first.
     #[boxed]
@@ -143,27 +132,35 @@ impl Conversations {
     ) -> Result<SessionsPage> {
         let requester = self.reader(caller, session).await?;
         let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
-        let mut found = MatchingSessions::default();
-        for row in self.live(|_| true).await? {
-            self.look_at(&requester, query, row, &mut found).await?;
-        }
-        let hosted = found.entries.len();
         let at_once = u32::try_from(limit + 1).unwrap_or(u32::MAX).clamp(100, LOOKED_AT);
-        let (mut looked_at, mut before) = (0, None);
-        // The rows come in the order of the list, so reading stops when they fill a page.
-        while found.entries.len() - hosted <= limit && looked_at < LOOKED_AT {
+        let (mut entries, mut has_hidden) = (Vec::new(), false);
+        // First the hosted ones, then some attended ones at a time.
+        let mut rows = self.live().await?;
+        let (mut hosted, mut looked_at, mut before) = (None, 0, None);
+        loop {
+            for row in rows {
+                if !self.is_seen(&requester, &row) {
+                    has_hidden = true;
+                    continue;
+                }
+                let entry = self.entry(&requester, &row).await?;
+                if self.fits(&entry, query) {
+                    entries.push((entry, row));
+                }
+            }
+            // Attended ones come in the order of the list, so reading stops when they fill a page.
+            let attended = entries.len() - *hosted.get_or_insert(entries.len());
+            if attended > limit || looked_at >= LOOKED_AT {
+                break;
+            }
             let cursor = before.as_ref().map(|(at, id): &(Timestamp, PeerId)| (*at, id));
-            let limit = at_once.min(LOOKED_AT - looked_at);
-            let peers = self.core.store.peers().of_sessions(cursor, limit).await?;
+            let most = at_once.min(LOOKED_AT - looked_at);
+            let peers = self.core.store.peers().of_sessions(cursor, most).await?;
             let Some(last) = peers.last() else { break };
             before = Some((last.peer.last_seen, last.peer.peer_id.clone()));
             looked_at += u32::try_from(peers.len()).unwrap_or(u32::MAX);
-            for peer in peers {
-                let row = SessionRow::Attended(Box::new(peer));
-                self.look_at(&requester, query, row, &mut found).await?;
-            }
+            rows = self.sessions_of(peers).await?;
         }
-        let MatchingSessions { mut entries, hidden } = found;
         entries.sort_by(|(a, _), (b, _)| {
             b.updated_at.cmp(&a.updated_at).then_with(|| a.key.cmp(&b.key))
         });
@@ -177,28 +174,9 @@ impl Conversations {
             sessions.push(entry);
         }
         let setting = self.policy().visibility.as_str();
-        let visibility = (hidden > 0)
-            .then(|| format!("sessions.visibility is `{setting}`: others are left out"));
+        let visibility =
+            has_hidden.then(|| format!("sessions.visibility is `{setting}`: others are left out"));
         Ok(SessionsPage { count: sessions.len(), sessions, has_more, visibility })
-    }
-
-    /// Adds a session to `found` if the requester may see it and asks for it.
-    async fn look_at(
-        &self,
-        requester: &ConversationCaller,
-        query: &ListSessions,
-        row: SessionRow,
-        found: &mut MatchingSessions,
-    ) -> Result<()> {
-        if !(requester.sees_all || self.policy().may_see(requester.sight(&row)).is_ok()) {
-            found.hidden += 1;
-            return Ok(());
-        }
-        let entry = self.entry(requester, &row).await?;
-        if self.fits(&entry, query) {
-            found.entries.push((entry, row));
-        }
-        Ok(())
     }
 
     async fn entry(
@@ -213,36 +191,29 @@ impl Conversations {
             }
             _ => None,
         };
-        let peer = row.peer().map(|row| &row.peer);
-        let (kind, state, cwd, backend, updated_at) = match row {
-            SessionRow::Hosted(agent, _) => (
+        let peer = &row.peer.peer;
+        let (kind, cwd, backend, updated_at) = match &row.agent {
+            Some(agent) => (
                 SessionKind::Hosted,
-                peer.map_or(agent.info.state.as_str(), |peer| peer.status.as_str()),
                 Some(agent.info.worktree.clone()),
                 agent.info.backend.to_string(),
                 self.last_activity(agent.info.started_at, &agent.info.id).await?,
             ),
-            SessionRow::Attended(peer) => (
-                SessionKind::Attended,
-                peer.peer.status.as_str(),
-                peer.peer.path.clone(),
-                row.agent_id(),
-                peer.peer.last_seen,
-            ),
+            None => (SessionKind::Attended, peer.path.clone(), row.agent_id(), peer.last_seen),
         };
         Ok(SessionEntry {
             key: row.key(),
             agent_id: row.agent_id(),
             session_id: row.incarnation(),
             kind,
-            label: peer.map(|peer| peer.display_name.clone()),
-            state: state.to_owned(),
-            evidence: peer.map(|peer| peer.evidence),
+            label: peer.display_name.clone(),
+            state: peer.status,
+            evidence: peer.evidence,
             cwd,
             backend,
             parent_session_key,
-            waiting_for: peer.and_then(SessionWaiting::of_peer),
-            updated_at: peer.map_or(updated_at, |peer| peer.last_seen.max(updated_at)),
+            waiting_for: peer.waiting_for.clone().map(SessionWaiting::from),
+            updated_at: peer.last_seen.max(updated_at),
             is_you: requester.sight(row).is_self,
             last_message: None,
         })
@@ -251,7 +222,7 @@ impl Conversations {
     fn fits(&self, entry: &SessionEntry, query: &ListSessions) -> bool {
         let is_found = query.search.as_deref().map(str::to_lowercase).is_none_or(|part| {
             let SessionEntry { key, agent_id, label, cwd, .. } = entry;
-            let texts = [Some(key), Some(agent_id), label.as_ref(), cwd.as_ref()];
+            let texts = [Some(key), Some(agent_id), Some(label), cwd.as_ref()];
             texts.into_iter().flatten().any(|text| text.to_lowercase().contains(&part))
         });
         let is_active = query.active_minutes.is_none_or(|minutes| {
@@ -267,9 +238,9 @@ impl Conversations {
         requester: &ConversationCaller,
         row: &SessionRow,
     ) -> Result<Option<LastMessage>> {
-        let (Some(own), Some(peer)) = (&requester.peer, row.peer()) else { return Ok(None) };
+        let Some(own) = &requester.peer else { return Ok(None) };
         let (messages, one) = (self.core.store.messages(), PageSize::rows(1));
-        let between = messages.between(own, &peer.peer.peer_id, None, one).await?;
+        let between = messages.between(own, &row.peer.peer.peer_id, None, one).await?;
         Ok(between.rows.into_iter().next().map(|row| {
             let message = row.message;
             LastMessage {
@@ -292,7 +263,7 @@ pub struct SessionStatusView {
     /// Its instance, or the backend of one that a person started.
     pub agent_id: String,
     /// What it is doing.
-    pub state: String,
+    pub state: PeerStatus,
     /// What that rests on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<StatusEvidence>,
@@ -312,53 +283,16 @@ pub struct SessionStatusView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionWaiting {
-    /// What kind of thing it is.
-    pub kind: SessionWaitingKind,
-    /// Since when.
-    pub since: Timestamp,
+    #[serde(flatten)]
+    pub what: WaitingFor,
     /// The session whose reply it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_key: Option<String>,
-    /// What is asked, on one line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// The tool that is to run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool: Option<String>,
-    /// When it goes on by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
 }
 
-/// A kind of thing that a session waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionWaitingKind {
-    /// A person's permission.
-    Permission,
-    /// A person's answer to a question.
-    Question,
-    /// The end of a usage limit.
-    Limit,
-    /// What another session replies.
-    Reply,
-}
-
-impl SessionWaiting {
-    fn of_peer(peer: &Peer) -> Option<Self> {
-        let waiting = peer.waiting_for.as_ref()?;
-        Some(Self {
-            kind: match waiting.kind {
-                WaitingKind::Permission => SessionWaitingKind::Permission,
-                WaitingKind::Question => SessionWaitingKind::Question,
-                WaitingKind::Limit => SessionWaitingKind::Limit,
-            },
-            since: waiting.since,
-            session_key: None,
-            title: waiting.title.clone(),
-            tool: waiting.tool.clone(),
-            until: waiting.until,
-        })
+impl From<WaitingFor> for SessionWaiting {
+    fn from(what: WaitingFor) -> Self {
+        Self { what, session_key: None }
     }
 }
 
@@ -376,14 +310,13 @@ impl Conversations {
     ) -> Result<SessionStatusView> {
         let requester = self.reader(caller, session).await?;
         let named = named.unwrap_or(&requester.key);
-        let row = match self.find(&requester, SessionName::Key(named)).await? {
-            Ok(row) => row,
+        let row = match self.find(&requester, named).await {
             // A caller whose session has no row yet has a status, too.
             Err(_) if named == requester.key && named != OPERATOR => {
                 return Ok(SessionStatusView {
                     session_key: requester.key,
                     agent_id: requester.agent_id,
-                    state: "online".to_owned(),
+                    state: PeerStatus::Online,
                     evidence: None,
                     waiting_for: None,
                     queued: 0,
@@ -391,7 +324,7 @@ impl Conversations {
                     tokens: None,
                 });
             }
-            Err(none) => return Err(unseen(named, &none)),
+            row => row?,
         };
         let entry = self.entry(&requester, &row).await?;
         let mut waiting_for = entry.waiting_for;
@@ -399,27 +332,26 @@ impl Conversations {
             let store = &self.core.store;
             let reply = store.assignments().awaited_by(&entry.key, self.core.now()).await?;
             waiting_for = reply.map(|(session, since, until)| SessionWaiting {
-                kind: SessionWaitingKind::Reply,
-                since,
+                what: WaitingFor {
+                    kind: WaitingKind::Reply,
+                    since,
+                    title: None,
+                    tool: None,
+                    until: Some(until),
+                },
                 session_key: Some(session),
-                title: None,
-                tool: None,
-                until: Some(until),
             });
         }
-        let tokens = match row.agent() {
+        let tokens = match &row.agent {
             Some(agent) => self.tokens(&agent.info.id).await?,
             None => None,
         };
-        let queued = match row.peer() {
-            Some(peer) => self.core.store.inboxes().count_mail(&peer.peer.peer_id).await?,
-            None => 0,
-        };
+        let queued = self.core.store.inboxes().count_mail(&row.peer.peer.peer_id).await?;
         Ok(SessionStatusView {
             session_key: entry.key,
             agent_id: entry.agent_id,
             state: entry.state,
-            evidence: entry.evidence,
+            evidence: Some(entry.evidence),
             waiting_for,
             queued,
             last_activity: entry.updated_at,
@@ -481,18 +413,6 @@ impl Conversations {
             if !page.more {
                 return Ok(total);
             }
-        }
-    }
-}
-
-/// The error for a session that does not exist or that the caller may not see; the caller is not
-/// told which.
-pub(super) fn unseen(named: &str, none: &UnresolvedSession) -> Error {
-    match none {
-        UnresolvedSession::Unseen(denial) => Error::Unseen(*denial),
-        UnresolvedSession::Unknown => Error::not_found(ResourceKind::Session, named),
-        UnresolvedSession::Ambiguous(keys) => {
-            Error::invalid("sessionKey", format!("several are called so: {}", keys.join(", ")))
         }
     }
 }

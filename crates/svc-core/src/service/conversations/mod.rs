@@ -14,18 +14,24 @@ mod spawn;
 
 use svc_model::{
     AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, READ_ALL, Timestamp,
-    conversation::{SessionDenial, SessionRelation, SessionsPolicy},
-    is_agent_key, limits,
+    conversation::{SessionRelation, SessionsPolicy},
+    is_agent_key,
     stamp::address,
 };
 use svc_store::{AgentRow, AssignmentEnd, PeerRow};
 
-use super::{Result, agents::Agents, core::Core, hooks::Hooks, team::UNKNOWN_CLIENT};
+use super::{
+    Error, ResourceKind, Result,
+    agents::Agents,
+    core::Core,
+    hooks::Hooks,
+    team::{UNKNOWN_CLIENT, peers_named},
+};
 
 pub use history::{HistoryText, SessionHistory, SessionHistoryQuery};
 pub use list::{
     LastMessage, ListSessions, SessionEntry, SessionKind, SessionStatusView, SessionWaiting,
-    SessionWaitingKind, SessionsPage,
+    SessionsPage,
 };
 pub use send::{SendDelivery, SendToSession, SessionReply};
 pub use spawn::{Cleanup, SpawnSession, SpawnedSession};
@@ -42,12 +48,8 @@ impl Conversations {
         Self { core, agents, hooks }
     }
 
-    pub(super) fn configure(&mut self, agents: &Agents) {
-        self.agents = agents.clone();
-    }
-
-    pub fn policy(&self) -> &SessionsPolicy {
-        self.core.sessions()
+    fn policy(&self) -> &SessionsPolicy {
+        &self.core.sessions.policy
     }
 }
 
@@ -72,134 +74,89 @@ struct ConversationCaller {
     sees_all: bool,
 }
 
+/// A session: the peer that stands for it, and its agent if the daemon hosts it.
 #[derive(Debug, Clone)]
-enum SessionRow {
-    /// The agent, and its peer if there is one.
-    Hosted(Box<AgentRow>, Option<Box<PeerRow>>),
-    Attended(Box<PeerRow>),
-}
-
-/// How a caller names a session.
-#[derive(Debug, Clone, Copy)]
-enum SessionName<'a> {
-    /// By its key, the id of its agent, or the client's own id; if none matches, by its display
-    /// name.
-    Key(&'a str),
-    /// By its display name, or else the name that it was started with.
-    Label(&'a str),
-    /// The main session of an instance, or its only one.
-    Instance(&'a str),
-}
-
-/// Why a session name did not resolve.
-#[derive(Debug)]
-enum UnresolvedSession {
-    /// The session does not exist, or the caller may not see it; the caller is not told which.
-    Unseen(SessionDenial),
-    /// The session does not exist, and the caller sees every session.
-    Unknown,
-    /// Several sessions have that name: their keys.
-    Ambiguous(Vec<String>),
+struct SessionRow {
+    peer: Box<PeerRow>,
+    agent: Option<Box<AgentRow>>,
 }
 
 impl SessionRow {
     fn is_alive(&self) -> bool {
-        match self {
-            Self::Hosted(agent, _) => agent.ended_at.is_none(),
-            Self::Attended(peer) => peer.peer.status != PeerStatus::Offline,
+        match &self.agent {
+            Some(agent) => agent.ended_at.is_none(),
+            None => self.peer.peer.status != PeerStatus::Offline,
         }
     }
 
     /// When the agent ended or started, or when the peer was last seen.
     fn seen_at(&self) -> Timestamp {
-        match self {
-            Self::Hosted(agent, _) => agent.ended_at.unwrap_or(agent.info.started_at),
-            Self::Attended(peer) => peer.peer.last_seen,
+        match &self.agent {
+            Some(agent) => agent.ended_at.unwrap_or(agent.info.started_at),
+            None => self.peer.peer.last_seen,
         }
     }
 
     fn key(&self) -> String {
-        match self {
-            Self::Hosted(agent, _) => agent.info.session_key.clone(),
-            Self::Attended(peer) => {
-                peer.session_key().unwrap_or_else(|| peer.peer.peer_id.to_string())
-            }
-        }
+        let id = &self.peer.peer.peer_id;
+        self.peer.session_key().unwrap_or_else(|| id.to_string())
     }
 
     /// The instance of a hosted session, or the backend of an attended one as its key has it.
     fn agent_id(&self) -> String {
-        match self {
-            Self::Hosted(agent, _) => agent.info.instance.clone(),
-            Self::Attended(_) => self.key().split(':').nth(1).unwrap_or_default().to_owned(),
-        }
-    }
-
-    fn agent(&self) -> Option<&AgentRow> {
-        match self {
-            Self::Hosted(agent, _) => Some(agent),
-            Self::Attended(_) => None,
-        }
-    }
-
-    fn peer(&self) -> Option<&PeerRow> {
-        match self {
-            Self::Hosted(_, peer) => peer.as_deref(),
-            Self::Attended(peer) => Some(peer),
-        }
-    }
-
-    fn project(&self) -> Option<&str> {
-        match self {
-            Self::Hosted(agent, _) => agent.owned.project.as_deref(),
-            Self::Attended(peer) => peer.project.as_deref(),
+        match &self.agent {
+            Some(agent) => agent.info.instance.clone(),
+            None => backend_in(&self.key()).to_owned(),
         }
     }
 
     /// The principal that started a hosted session; `None` for an attended one.
     fn parent(&self) -> Option<&Principal> {
-        self.agent()?.owned.owner.as_ref()
+        self.agent.as_ref()?.owned.owner.as_ref()
     }
 
     /// The id of the present incarnation: the agent's, or the client's own id of the session.
     fn incarnation(&self) -> String {
-        match self {
-            Self::Hosted(agent, _) => agent.info.id.as_str().to_owned(),
-            Self::Attended(peer) => {
-                let id = &peer.peer.peer_id;
-                peer.peer.session_id.clone().unwrap_or_else(|| id.as_str().to_owned())
-            }
+        let peer = &self.peer.peer;
+        match &self.agent {
+            Some(agent) => agent.info.id.to_string(),
+            None => peer.session_id.clone().unwrap_or_else(|| peer.peer_id.to_string()),
         }
     }
 
     /// Whether `named` is the id of the present incarnation, or the vendor's id of its
     /// conversation.
     fn is_incarnation(&self, named: &str) -> bool {
-        let vendor = self.agent().and_then(|agent| agent.info.session_id.as_deref());
+        let vendor = self.agent.as_ref().and_then(|agent| agent.info.session_id.as_deref());
         self.incarnation().eq_ignore_ascii_case(named) || vendor == Some(named)
     }
 
     /// Whether messages can be sent to the session: an attended one that is offline may come back.
     fn is_there(&self) -> bool {
-        matches!(self, Self::Attended(_)) || self.is_alive()
+        self.agent.is_none() || self.is_alive()
     }
 
-    fn end(&self, peer: PeerId) -> AssignmentEnd {
-        let agent = self.agent().map(|agent| agent.info.id.clone());
-        AssignmentEnd { session: self.key(), peer, agent }
+    fn end(&self) -> AssignmentEnd {
+        let agent = self.agent.as_ref().map(|agent| agent.info.id.clone());
+        AssignmentEnd { session: self.key(), peer: self.peer.peer.peer_id.clone(), agent }
     }
+}
+
+/// The second part of a session's key: the instance or the backend.
+fn backend_in(key: &str) -> &str {
+    key.split(':').nth(1).unwrap_or(key)
 }
 
 impl ConversationCaller {
     fn sight(&self, row: &SessionRow) -> SessionRelation {
-        let own = row.peer().map(|peer| &peer.peer.peer_id);
+        let agent = row.agent.as_ref().map(|agent| &agent.info.id);
         SessionRelation {
             // The agent's id counts, not the session's name: an earlier agent may have had the same
             // name.
-            is_self: row.agent().is_some_and(|agent| self.agent.as_ref() == Some(&agent.info.id))
-                || own.is_some() && own == self.peer.as_ref(),
+            is_self: agent.is_some() && agent == self.agent.as_ref()
+                || self.peer.as_ref() == Some(&row.peer.peer.peer_id),
             is_child: row.parent() == Some(&self.principal),
-            is_of_project: self.project.is_some() && self.project.as_deref() == row.project(),
+            is_of_project: self.project.is_some() && self.project == row.peer.project,
         }
     }
 }
@@ -227,7 +184,7 @@ impl Conversations {
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
             let agent = store.agents().of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
-                let own = self.peer_of_agent(key).await?;
+                let own = self.peer_of_agent(&agent).await?;
                 return Ok(ConversationCaller {
                     key: key.to_owned(),
                     agent_id: agent.info.instance,
@@ -249,10 +206,9 @@ impl Conversations {
         if let Some(own) = own
             && let Some(key) = own.session_key()
         {
-            let agent_id = key.split(':').nth(1).unwrap_or_default().to_owned();
             return Ok(ConversationCaller {
+                agent_id: backend_in(&key).to_owned(),
                 key,
-                agent_id,
                 session: own.peer.session_id.or_else(|| named.map(str::to_owned)),
                 peer: Some(own.peer.peer_id),
                 project: operator.project.or(own.project),
@@ -275,131 +231,103 @@ impl Conversations {
         Ok(ConversationCaller { sees_all: caller.has_scope(READ_ALL), ..requester })
     }
 
-    /// The session that `name` names, if the caller may see it.
-    async fn find(
+    fn is_seen(&self, requester: &ConversationCaller, row: &SessionRow) -> bool {
+        requester.sees_all || self.policy().may_see(requester.sight(row)).is_ok()
+    }
+
+    /// The session that a text names, if the caller may see it: by the id of its agent, by the
+    /// client's own id, or as peers are named.
+    ///
+    /// # Errors
+    /// [`Error::Unseen`] if the session does not exist or the caller may not see it; the caller is
+    /// not told which. [`Error::NotFound`] if the caller sees every session. [`Error::Invalid`] if
+    /// several sessions have that name.
+    async fn find(&self, requester: &ConversationCaller, text: &str) -> Result<SessionRow> {
+        let store = &self.core.store;
+        let text = if text == "current" { requester.key.as_str() } else { text };
+        let id = AgentId::parse(text).filter(|id| id.as_str().starts_with(AgentId::PREFIX));
+        let agent = match id {
+            Some(id) => store.agents().get(&id).await?,
+            None => None,
+        };
+        let mut rows = match agent {
+            Some(agent) => self.hosted(agent).await?.into_iter().collect(),
+            None => Vec::new(),
+        };
+        let of_client = store.peers().of_session(text).await?;
+        let of_client = of_client.filter(|row| row.peer.session_id.as_deref() == Some(text));
+        let mut groups = vec![of_client.into_iter().collect()];
+        if let Some(reference) = PeerReference::parse(text) {
+            groups.extend(peers_named(store, &reference, text, |_| true).await?);
+        }
+        for peers in groups {
+            rows.extend(self.sessions_of(peers).await?);
+            rows.retain(|row| self.is_seen(requester, row));
+            if !rows.is_empty() {
+                break;
+            }
+        }
+        self.only_one(requester, rows, text)
+    }
+
+    /// The session that is meant of those that have a name and that the caller sees: the one that
+    /// is alive; if none is, the latest.
+    fn only_one(
         &self,
         requester: &ConversationCaller,
-        name: SessionName<'_>,
-    ) -> Result<Result<SessionRow, UnresolvedSession>> {
-        let mut rows = match name {
-            SessionName::Key(text) => self.named_by_key(requester, text).await?,
-            SessionName::Label(text) => {
-                let rows = self.core.store.peers().named(text, limits::PAGE_DEFAULT).await?;
-                self.sessions_of(rows).await?
-            }
-            SessionName::Instance(text) => self.of_instance(text).await?,
-        };
-        let policy = self.policy();
-        let is_seen =
-            |row: &SessionRow| requester.sees_all || policy.may_see(requester.sight(row)).is_ok();
-        rows.retain(is_seen);
-        if let (SessionName::Key(text), true) = (name, rows.is_empty()) {
-            // Models copy display names from `peer_list`. A text with the form of a key or an id is
-            // no display name.
-            if let Some(PeerReference::Name { .. }) = PeerReference::parse(text) {
-                let named = self.core.store.peers().named(text, limits::PAGE_DEFAULT).await?;
-                rows = self.sessions_of(named).await?;
-                rows.retain(is_seen);
-            }
-        }
-        if let (SessionName::Label(text), true) = (name, rows.is_empty()) {
-            rows = self.started_as(text).await?;
-            rows.retain(is_seen);
-        }
+        mut rows: Vec<SessionRow>,
+        text: &str,
+    ) -> Result<SessionRow> {
         if rows.iter().any(SessionRow::is_alive) {
             rows.retain(SessionRow::is_alive);
         } else if let Some(latest) = rows.iter().max_by_key(|row| row.seen_at()) {
-            // If none of several is alive, takes the latest.
             rows = vec![latest.clone()];
         }
-        Ok(match rows.len() {
-            1 => Ok(rows.remove(0)),
-            0 => Err(match policy.unseen() {
-                Some(denial) if !requester.sees_all => UnresolvedSession::Unseen(denial),
-                _ => UnresolvedSession::Unknown,
-            }),
-            _ => Err(UnresolvedSession::Ambiguous(rows.iter().map(SessionRow::key).collect())),
-        })
+        match (rows.pop(), self.policy().unseen()) {
+            (Some(row), _) if rows.is_empty() => Ok(row),
+            (Some(row), _) => {
+                let keys: Vec<String> = rows.iter().chain([&row]).map(SessionRow::key).collect();
+                let why = format!("several sessions are called so: {}", keys.join(", "));
+                Err(Error::invalid("sessionKey", why))
+            }
+            (None, Some(denial)) if !requester.sees_all => Err(Error::Unseen(denial)),
+            (None, _) => Err(Error::not_found(ResourceKind::Session, text)),
+        }
     }
 
-    async fn named_by_key(
+    /// The live session of an instance: the main one, or the only one.
+    async fn of_instance(
         &self,
         requester: &ConversationCaller,
-        text: &str,
-    ) -> Result<Vec<SessionRow>> {
-        let store = &self.core.store;
-        let text = if text == "current" { requester.key.as_str() } else { text };
-        let lower = text.to_ascii_lowercase();
-        let agent = match AgentId::parse(text).filter(|id| id.as_str().starts_with(AgentId::PREFIX))
-        {
-            Some(id) => store.agents().get(&id).await?,
-            None => store.agents().of_key(&lower).await?,
-        };
-        let peers = match PeerReference::parse(text) {
-            Some(PeerReference::SessionKey(key)) => {
-                let rows =
-                    store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-                let mut rows: Vec<PeerRow> =
-                    rows.into_iter().filter(|row| key.is_of(&row.peer)).collect();
-                // A token that has the form of an agent's key gives its session that key.
-                let own = store.peers().of_key(&lower).await?;
-                let own = own.filter(|own| own.session_key().as_ref() == Some(&lower));
-                let is_new =
-                    |new: &PeerRow| rows.iter().all(|it| it.peer.peer_id != new.peer.peer_id);
-                let new = own.filter(is_new);
-                rows.extend(new);
-                rows
-            }
-            Some(PeerReference::Id(id)) if !id.is_operator() => {
-                store.peers().get(&id).await?.into_iter().collect()
-            }
-            _ => {
-                let own = store.peers().of_session(text).await?;
-                own.into_iter().filter(|row| row.peer.session_id.as_deref() == Some(text)).collect()
-            }
-        };
-        if let Some(agent) = agent {
-            return Ok(vec![self.hosted(agent).await?]);
-        }
-        self.sessions_of(peers).await
-    }
-
-    /// The live sessions of an instance: only the main one if it is among them.
-    async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>> {
+        instance: &str,
+    ) -> Result<SessionRow> {
         let instance = instance.to_ascii_lowercase();
-        let mut rows = self.live(|agent| agent.info.instance == instance).await?;
+        let mut rows = self.live().await?;
+        rows.retain(|row| row.agent_id() == instance && self.is_seen(requester, row));
         let main = format!("agent:{instance}:main");
         if rows.iter().any(|row| row.key() == main) {
             rows.retain(|row| row.key() == main);
         }
-        Ok(rows)
+        self.only_one(requester, rows, &instance)
     }
 
-    /// The live agents that were started with this name, with which their keys end.
-    async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>> {
-        let is_called = |agent: &AgentRow| {
-            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
-            own.is_some_and(|own| own.eq_ignore_ascii_case(name))
-        };
-        self.live(is_called).await
-    }
-
-    async fn live(&self, is_meant: impl Fn(&AgentRow) -> bool + Send) -> Result<Vec<SessionRow>> {
+    /// The sessions of the agents that live.
+    async fn live(&self) -> Result<Vec<SessionRow>> {
         let mut rows = Vec::new();
         for agent in self.core.store.agents().live().await? {
-            if is_meant(&agent) {
-                rows.push(self.hosted(agent).await?);
-            }
+            rows.extend(self.hosted(agent).await?);
         }
         Ok(rows)
     }
 
-    async fn hosted(&self, agent: AgentRow) -> Result<SessionRow> {
-        let peer = self.peer_of_agent(&agent.info.session_key).await?;
-        Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
+    /// The session of an agent; `None` if the agent's peer was removed.
+    async fn hosted(&self, agent: AgentRow) -> Result<Option<SessionRow>> {
+        let peer = self.peer_of_agent(&agent).await?;
+        Ok(peer.map(|peer| SessionRow { peer: Box::new(peer), agent: Some(Box::new(agent)) }))
     }
 
-    async fn peer_of_agent(&self, key: &str) -> Result<Option<PeerRow>> {
+    async fn peer_of_agent(&self, agent: &AgentRow) -> Result<Option<PeerRow>> {
+        let key = agent.info.session_key.as_str();
         let own = self.core.store.peers().of_key(key).await?;
         Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
     }
@@ -407,18 +335,12 @@ impl Conversations {
     /// The sessions of peers. The peer of the person has no session.
     async fn sessions_of(&self, peers: Vec<PeerRow>) -> Result<Vec<SessionRow>> {
         let mut rows = Vec::with_capacity(peers.len());
-        for peer in peers {
-            if peer.session_key().is_none() {
-                continue;
-            }
-            let agent = match peer.owner.as_deref().filter(|owner| is_agent_key(owner)) {
+        for peer in peers.into_iter().filter(|peer| peer.session_key().is_some()) {
+            let agent = match peer.agent_key() {
                 Some(key) => self.core.store.agents().of_key(key).await?,
                 None => None,
             };
-            rows.push(match agent {
-                Some(agent) => SessionRow::Hosted(Box::new(agent), Some(Box::new(peer))),
-                None => SessionRow::Attended(Box::new(peer)),
-            });
+            rows.push(SessionRow { peer: Box::new(peer), agent: agent.map(Box::new) });
         }
         Ok(rows)
     }

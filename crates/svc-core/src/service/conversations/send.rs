@@ -14,11 +14,11 @@ use svc_model::{
     },
     limits,
 };
-use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx, job};
-
-use super::{
-    ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
+use svc_store::{
+    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, StoreError, WriteTx, job,
 };
+
+use super::{ConversationCaller, Conversations, OPERATOR, SessionRow};
 use crate::boxed;
 use crate::service::{
     Error, ResourceKind, Result,
@@ -124,10 +124,28 @@ pub(super) struct SentRun {
     pub(super) wait: Option<(AnswerWaiter, Timestamp)>,
 }
 
-enum SendDecision {
-    Run(Box<SentRun>),
-    Answer(Box<Message>),
+/// A refusal is in the reply to the caller.
+enum SendError {
     Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for SendError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<StoreError> for SendError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 impl Refusal {
@@ -138,21 +156,6 @@ impl Refusal {
     fn forbidden(denial: SessionDenial) -> Self {
         let (reason, error) = (denial.as_str(), denial.explanation().to_owned());
         Self { status: SendStatus::Forbidden, reason, error }
-    }
-}
-
-impl From<UnresolvedSession> for Refusal {
-    fn from(none: UnresolvedSession) -> Self {
-        match none {
-            UnresolvedSession::Unseen(denial) => Self::forbidden(denial),
-            UnresolvedSession::Unknown => {
-                Self::error("unknown_session", "there is no such session: see sessions_list")
-            }
-            UnresolvedSession::Ambiguous(keys) => {
-                let error = format!("several sessions are called so: {}", keys.join(", "));
-                Self::error("ambiguous", error)
-            }
-        }
     }
 }
 
@@ -173,62 +176,27 @@ impl Conversations {
     ) -> Result<(SessionReply, Option<AnswerWaiter>)> {
         check::not_blank("message", &input.message)?;
         check::long("message", &input.message, limits::SESSION_MESSAGE_BYTES)?;
-        for (field, text) in [
-            ("sessionKey", &input.session_key),
-            ("label", &input.label),
-            ("agentId", &input.agent_id),
-            ("sessionId", &input.session_id),
-            ("idempotencyKey", &input.idempotency_key),
-            ("inReplyTo", &input.in_reply_to),
-        ] {
-            check::key(field, text.as_deref())?;
-        }
         let requester = self.requester(caller, session).await?;
         let shown = input.session_key.as_ref().or(input.label.as_ref()).or(input.agent_id.as_ref());
         let shown = shown.cloned().unwrap_or_default();
-        let refuse = |refusal: Refusal, key: String| SessionReply {
+        let sent = match input.in_reply_to.clone() {
+            Some(named) => self.answer(caller, &requester, input, &named).await,
+            None => self.ask(caller, &requester, (input, max_wait)).await,
+        };
+        let refusal = match sent {
+            Ok(sent) => return Ok(sent),
+            Err(SendError::Failed(error)) => return Err(error),
+            Err(SendError::Refused(refusal)) => refusal,
+        };
+        let reply = SessionReply {
             run_id: RunId::new(&self.core.ids, self.core.now()),
             status: refusal.status,
-            session_key: key,
+            session_key: shown,
             message_id: None,
             reply: None,
             delivery: None,
             error: Some(refusal.error),
             reason: Some(refusal.reason.to_owned()),
-        };
-        let (sent, when) = if let Some(named) = input.in_reply_to.clone() {
-            self.answer(caller, &requester, input, &named).await?
-        } else {
-            let target = match self.target(&requester, &input).await? {
-                Err(refusal) => return Ok((refuse(refusal, shown), None)),
-                Ok(target) => target,
-            };
-            let denied = self.admission(&requester, &target, &input).err();
-            // A repeat gets the first answer, even if its target has ended since.
-            if let (Some(denied), None) = (&denied, &input.idempotency_key) {
-                return Ok((refuse(denied.clone(), shown), None));
-            }
-            self.ask(caller, &requester, &target, (input, max_wait), denied).await?
-        };
-        let reply = match sent {
-            SendDecision::Refused(refusal) => refuse(refusal, shown),
-            SendDecision::Run(run) => return self.outcome(caller, *run, when).await,
-            SendDecision::Answer(message) => {
-                let run = message.provenance.as_ref().map(|it| it.run_id.clone());
-                let to = self.core.store.peers().get(&message.to_peer).await?;
-                let key = to.and_then(|row| row.session_key());
-                let states = self.core.store.messages().deliveries(&message.id).await?;
-                SessionReply {
-                    run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
-                    status: SendStatus::Accepted,
-                    session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
-                    delivery: last_delivery(states, when),
-                    message_id: Some(message.id),
-                    reply: None,
-                    error: None,
-                    reason: None,
-                }
-            }
         };
         Ok((reply, None))
     }
@@ -237,30 +205,36 @@ impl Conversations {
         &self,
         requester: &ConversationCaller,
         input: &SendToSession,
-    ) -> Result<Result<SessionRow, Refusal>> {
-        let name = match (&input.session_key, &input.label, &input.agent_id) {
-            (Some(key), _, _) => SessionName::Key(key),
-            (None, Some(label), _) => SessionName::Label(label),
-            (None, None, Some(instance)) => SessionName::Instance(instance),
-            (None, None, None) => {
+    ) -> Result<SessionRow, SendError> {
+        let (name, instance) =
+            (input.session_key.as_ref().or(input.label.as_ref()), &input.agent_id);
+        let target = match (name, instance) {
+            (Some(name), _) => self.find(requester, name).await,
+            (None, Some(instance)) => self.of_instance(requester, instance).await,
+            (None, None) => {
                 let why = "name the session: sessionKey, label or agentId";
-                return Err(Error::invalid("sessionKey", why));
+                return Err(Error::invalid("sessionKey", why).into());
             }
         };
-        let target = self.find(requester, name).await?;
-        let is_self = match (&target, name) {
-            (Ok(target), _) => requester.sight(target).is_self,
+        let is_self = match &target {
+            Ok(target) => requester.sight(target).is_self,
             // A session knows its own key before its first send, when it has no peer.
-            (Err(_), SessionName::Key(key)) => {
-                key == "current" || key.eq_ignore_ascii_case(&requester.key)
-            }
-            (Err(_), _) => false,
+            Err(_) => name
+                .is_some_and(|name| name == "current" || name.eq_ignore_ascii_case(&requester.key)),
         };
         if is_self {
             let error = "this is your own session: send to another session";
-            return Ok(Err(Refusal::error("self_send", error)));
+            return Err(Refusal::error("self_send", error).into());
         }
-        Ok(target.map_err(Refusal::from))
+        target.map_err(|error| match error {
+            Error::Unseen(denial) => Refusal::forbidden(denial).into(),
+            Error::Invalid { why, .. } => Refusal::error("ambiguous", why).into(),
+            Error::NotFound { .. } => {
+                let error = "there is no such session: see sessions_list";
+                Refusal::error("unknown_session", error).into()
+            }
+            error => error.into(),
+        })
     }
 
     /// Whether a message may go to a session as it is now.
@@ -287,12 +261,10 @@ impl Conversations {
         if !target.is_there() {
             return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
-        let is_busy = match target {
+        let is_busy = match &target.agent {
             // Unless the state is idle, the host knows whether a turn is under way.
-            SessionRow::Hosted(agent, _) => agent.info.state != AgentState::Idle,
-            SessionRow::Attended(peer) => {
-                matches!(peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
-            }
+            Some(agent) => agent.info.state != AgentState::Idle,
+            None => matches!(target.peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting),
         };
         if input.mode == RunMode::Steer && !is_busy {
             let error = format!("{key} is in no turn that could be steered: use mode followup");
@@ -301,37 +273,40 @@ impl Conversations {
         Ok(())
     }
 
-    /// Sends a message to a session, unless it is `denied`. A repeat is never denied.
+    /// Sends a message to a session, and waits for what it answers.
     async fn ask(
         &self,
         caller: &Caller,
         requester: &ConversationCaller,
-        target: &SessionRow,
         (input, max_wait): (SendToSession, Duration),
-        denied: Option<Refusal>,
-    ) -> Result<(SendDecision, ExpectedDelivery)> {
-        let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
-            let refusal = Refusal::error("not_running", "the session has no inbox");
-            return Ok((SendDecision::Refused(refusal), ExpectedDelivery::Never));
-        };
+    ) -> Result<(SessionReply, Option<AnswerWaiter>), SendError> {
+        let target = self.target(requester, &input).await?;
+        let denied = self.admission(requester, &target, &input).err();
+        // A repeat gets the first answer, even if its target has ended since.
+        if let (Some(denied), None) = (&denied, &input.idempotency_key) {
+            return Err(denied.clone().into());
+        }
         // Read before the send: afterwards the session may already be in the turn that the message
         // begins.
         let when = match input.mode {
             RunMode::Steer => ExpectedDelivery::Now,
-            RunMode::Followup | RunMode::Notify => self.when(caller, &peer).await?,
+            RunMode::Followup | RunMode::Notify => {
+                self.when(caller, &target.peer.peer.peer_id).await?
+            }
         };
         let job = SendJob {
             core: self.core.clone(),
             agents: self.agents.clone(),
             caller: caller.clone(),
             requester: requester.clone(),
-            target: target.end(peer),
+            target: target.end(),
             input,
             max_wait,
             denied,
         };
         let store = self.core.store.on_behalf_of(caller);
-        Ok((store.write(move |tx| Box::pin(job.run(tx))).await?, when))
+        let sent = store.write(move |tx| Box::pin(job.run(tx))).await?;
+        Ok(self.outcome(caller, sent, when).await?)
     }
 
     /// When a message that is sent now reaches the model of the inbox's peer.
@@ -346,7 +321,7 @@ impl Conversations {
         requester: &ConversationCaller,
         input: SendToSession,
         named: &str,
-    ) -> Result<(SendDecision, ExpectedDelivery)> {
+    ) -> Result<(SessionReply, Option<AnswerWaiter>), SendError> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
         let is_own = |message: &Message| Some(&message.to_peer) == requester.peer.as_ref();
@@ -358,7 +333,7 @@ impl Conversations {
             let sender = sender.and_then(|row| row.session_key());
             if sender.is_none_or(|sender| !sender.eq_ignore_ascii_case(key)) {
                 let why = "names a message of another session; leave sessionKey out";
-                return Err(Error::invalid("inReplyTo", why));
+                return Err(Error::invalid("inReplyTo", why).into());
             }
         }
         let when = self.when(caller, &to).await?;
@@ -371,15 +346,15 @@ impl Conversations {
                 }
                 None => false,
             };
-            if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
-                return Ok(SendDecision::Refused(refusal));
+            if !is_known {
+                rate(tx, &core, &requester, &to).await?;
             }
             let receiver = match tx.peers().get(&to).await? {
                 Some(row) => row,
                 None if to.is_operator() => team::operator_peer(tx).await?,
                 None => {
                     let gone = "the session that asked is gone";
-                    return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
+                    return Err(Refusal::error("gone", gone).into());
                 }
             };
             let kind = MessageType::Response;
@@ -393,11 +368,24 @@ impl Conversations {
                 run_id: question.provenance.map(|it| it.run_id),
                 ..team::OutgoingMessage::new(core, caller, from, new, tool)
             };
-            let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
-            Ok(SendDecision::Answer(Box::new(sent)))
+            Ok::<_, SendError>(team::send_answer(tx, outgoing, &receiver.peer, kind).await?)
         }));
-        let decision: Result<SendDecision> = job.await;
-        Ok((decision?, when))
+        let message = job.await?;
+        let store = &self.core.store;
+        let run = message.provenance.as_ref().map(|it| it.run_id.clone());
+        let receiver = store.peers().get(&message.to_peer).await?;
+        let key = receiver.and_then(|row| row.session_key());
+        let reply = SessionReply {
+            run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
+            status: SendStatus::Accepted,
+            session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
+            delivery: last_delivery(store.messages().deliveries(&message.id).await?, when),
+            message_id: Some(message.id),
+            reply: None,
+            error: None,
+            reason: None,
+        };
+        Ok((reply, None))
     }
 }
 
@@ -412,7 +400,7 @@ async fn rate(
     core: &Core,
     requester: &ConversationCaller,
     target: &PeerId,
-) -> Result<Option<Refusal>> {
+) -> Result<(), SendError> {
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
@@ -420,10 +408,10 @@ async fn rate(
     if most == u32::MAX
         || tx.assignments().count_since(source, target, since).await? < u64::from(most)
     {
-        return Ok(None);
+        return Ok(());
     }
     let error = format!("you have sent it {most} messages within a minute: wait a while");
-    Ok(Some(Refusal::error("rate_limited", error)))
+    Err(Refusal::error("rate_limited", error).into())
 }
 
 struct SendJob {
@@ -439,7 +427,7 @@ struct SendJob {
 }
 
 impl SendJob {
-    async fn run(self, tx: &mut WriteTx) -> Result<SendDecision> {
+    async fn run(self, tx: &mut WriteTx) -> Result<SentRun, SendError> {
         let now = tx.now();
         let waits_until = match self.input.mode {
             RunMode::Steer => Some(now.plus(STEER_WITHIN)),
@@ -450,11 +438,9 @@ impl SendJob {
             return Ok(known);
         }
         if let Some(denied) = self.denied {
-            return Ok(SendDecision::Refused(denied));
+            return Err(denied.into());
         }
-        if let Some(refusal) = self.refusal(tx, waits_until.is_some()).await? {
-            return Ok(SendDecision::Refused(refusal));
-        }
+        self.check(tx, waits_until.is_some()).await?;
         let own = self.own_peer(tx).await?;
         let kind = match self.input.mode {
             RunMode::Followup => MessageType::Query,
@@ -486,7 +472,7 @@ impl SendJob {
         // Made before the commit: no other call ends while the row has a wait that nobody knows.
         let wait = waits_until
             .map(|until| (self.agents.wait_for_answer(&self.caller, &row.run_id, until), until));
-        Ok(SendDecision::Run(Box::new(SentRun { row, wait })))
+        Ok(SentRun { row, wait })
     }
 
     /// The send of the same key. A caller that was cut off waits again.
@@ -494,7 +480,7 @@ impl SendJob {
         &self,
         tx: &mut WriteTx,
         waits_until: Option<Timestamp>,
-    ) -> Result<Option<SendDecision>> {
+    ) -> Result<Option<SentRun>, SendError> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
         let Some(mut known) = tx.assignments().by_key(&self.requester.key, key).await? else {
             return Ok(None);
@@ -507,10 +493,9 @@ impl SendJob {
             && known.target_session == self.target.session
             && known.mode == self.input.mode;
         if !is_same {
-            return Err(Error::Conflict(format!(
-                "idempotencyKey {key:?} stands for another message, {}",
-                known.message_id.as_ref().map_or("", MessageId::as_str)
-            )));
+            let other = known.message_id.as_ref().map_or("", MessageId::as_str);
+            let why = format!("idempotencyKey {key:?} stands for another message, {other}");
+            return Err(Error::Conflict(why).into());
         }
         let mut wait = None;
         if let Some(until) = waits_until
@@ -518,42 +503,39 @@ impl SendJob {
             && !known.state.is_over()
         {
             // The target may wait for this session since an earlier call was cut.
-            if let Some(refusal) = self.circle(tx).await? {
-                return Ok(Some(SendDecision::Refused(refusal)));
-            }
+            self.check_circle(tx).await?;
             let last = known.wait_again(until);
             tx.assignments().update(&known).await?;
             let waiter = self.agents.wait_for_answer(&self.caller, &known.run_id, last);
             wait = Some((waiter, until));
         }
-        Ok(Some(SendDecision::Run(Box::new(SentRun { row: known, wait }))))
+        Ok(Some(SentRun { row: known, wait }))
     }
 
-    async fn refusal(&self, tx: &mut WriteTx, waits: bool) -> Result<Option<Refusal>> {
+    async fn check(&self, tx: &mut WriteTx, waits: bool) -> Result<(), SendError> {
         let target = &self.target.session;
         if let Some(agent) = &self.target.agent {
             let live = tx.agents().live(target).await?;
             if live.is_none_or(|live| live.info.id != *agent) {
-                return Ok(Some(Refusal::error("not_running", format!("{target} has ended"))));
+                return Err(Refusal::error("not_running", format!("{target} has ended")).into());
             }
         }
-        if waits && let Some(refusal) = self.circle(tx).await? {
-            return Ok(Some(refusal));
+        if waits {
+            self.check_circle(tx).await?;
         }
         rate(tx, &self.core, &self.requester, &self.target.peer).await
     }
 
-    /// The refusal of a wait for a session that waits for the sender.
-    async fn circle(&self, tx: &mut WriteTx) -> Result<Option<Refusal>> {
+    /// Refuses a wait for a session that waits for the sender.
+    async fn check_circle(&self, tx: &mut WriteTx) -> Result<(), SendError> {
         let (source, target) = (&self.requester.key, &self.target.session);
         let waits = tx.assignments().waits_from(target).await?;
-        Ok(wait_cycle(&waits, source, target).map(|path| {
-            let path = path.join(" -> ");
-            let error = format!(
-                "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"
-            );
-            Refusal::error("wait_cycle", error)
-        }))
+        let Some(path) = wait_cycle(&waits, source, target) else { return Ok(()) };
+        let path = path.join(" -> ");
+        let error = format!(
+            "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"
+        );
+        Err(Refusal::error("wait_cycle", error).into())
     }
 
     /// The sender's peer. A session gets one with its first send.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_model::{Caller, NOT_BLANK, RunId, StreamName, TaskId, conversation::SourceTool, limits};
-use tokio::time::{Instant, sleep, timeout_at};
+use svc_model::{Caller, NOT_BLANK, RunId, TaskId, conversation::SourceTool, limits};
+use tokio::time::{Instant, sleep};
 
 use super::Conversations;
 use crate::boxed;
@@ -13,6 +13,8 @@ use crate::service::{Error, Result, agents::NewDispatch, check};
 
 /// How long the call waits for the agent to take its task.
 const TAKEN_WITHIN: Duration = Duration::from_secs(20);
+/// Pause between two looks: storing the process of an agent appends no event.
+const POLL: Duration = Duration::from_millis(20);
 
 /// A session for a task.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -97,7 +99,6 @@ impl Conversations {
         session: Option<&str>,
         input: SpawnSession,
     ) -> Result<SpawnedSession> {
-        check::short("label", input.label.as_deref())?;
         input.label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
         let requester = self.requester(caller, session).await?;
         let timeout = input.run_timeout_seconds.filter(|seconds| *seconds > 0);
@@ -134,19 +135,9 @@ impl Conversations {
     /// The session key and the pid of the agent that has a task, once the agent has taken it: then
     /// its program runs and is logged in.
     async fn running(&self, id: &TaskId) -> Result<(String, u32)> {
-        let store = &self.core.store;
         let end = Instant::now() + TAKEN_WITHIN;
-        let (team, task_stream) =
-            (StreamName::fixed(StreamName::TEAM), StreamName::new("task", id));
-        // The team's stream reports the start of the agent, the task's stream the end of the task.
-        let mut of_team = store.bus().listen(&team);
-        let mut of_task = store.bus().listen(&task_stream);
         loop {
-            let heads = [
-                store.streams().view(&team).await?.map_or(0, |view| view.head),
-                store.streams().view(&task_stream).await?.map_or(0, |view| view.head),
-            ];
-            let task = store.tasks().get(id).await?;
+            let task = self.core.store.tasks().get(id).await?;
             let (running, is_taken) = self.agent_of(id).await?;
             let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
             if is_over && !is_taken {
@@ -154,23 +145,16 @@ impl Conversations {
                 let why = why.unwrap_or_else(|| "it has ended".to_owned());
                 return Err(Error::NotNow(format!("the agent could not be started: {why}")));
             }
-            // The end of a quick agent may be stored before its process is stored.
-            if let (Some(running), true) = (&running, is_taken) {
-                return Ok(running.clone());
-            }
-            let moved = async {
-                tokio::select! {
-                    () = of_team.wait(heads[0]) => {}
-                    () = of_task.wait(heads[1]) => {}
-                    // Storing the process appends no event.
-                    () = sleep(Duration::from_millis(20)) => {}
+            let is_late = Instant::now() >= end;
+            // The end of a quick agent may be stored before its process is stored. An agent that is
+            // slow to begin is returned in its present state, if its process runs.
+            match running {
+                Some(running) if is_taken || is_late => return Ok(running),
+                None if is_late => {
+                    let why = "the agent's program does not run yet";
+                    return Err(Error::NotNow(why.to_owned()));
                 }
-            };
-            if timeout_at(end, moved).await.is_err() {
-                // An agent that is slow to begin is returned in its present state, if its process
-                // runs.
-                let why = "the agent's program does not run yet";
-                return running.ok_or_else(|| Error::NotNow(why.to_owned()));
+                _ => sleep(POLL).await,
             }
         }
     }

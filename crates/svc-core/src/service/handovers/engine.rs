@@ -4,14 +4,13 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use svc_model::{
     DeliveryState, HandoverId, HandoverWay, Message, MessageId, PeerId, PeerStatus,
     ProcessIdentity, StreamName,
-    hook::MailOffer,
+    hook::{HookClient, MailOffer},
     limits,
     quote::{ModelText, model_text},
     stamp,
@@ -25,9 +24,7 @@ use tokio::{
 
 use super::{
     HandedMail, Handovers, MailGiver, TurnOfMail, confirm, hand_over,
-    native_way::{
-        NativeQuestion, NativeSession, NativeText, NativeTraits, NativeWay, ShownMessages,
-    },
+    native_way::{NativeQuestion, NativeSession, NativeText, NativeWays, ShownMessages, way_of},
 };
 use crate::boxed;
 use crate::service::{
@@ -58,28 +55,35 @@ const HELD: &str = "held by the client";
 /// The permission mode of Claude Code in which a text of another session waits for the person.
 const BYPASS: &str = "bypassPermissions";
 
-/// What a session's task waits for, besides events of its inbox.
+/// What a session's task does next.
 enum Next {
     /// The task ends: this daemon has nothing more to do for the session.
     End,
-    /// An event of the inbox and nothing else.
-    Mail,
-    /// A change in the team, or this time.
-    Team(Instant),
-    Until(Instant),
-    /// Nothing: the task runs its next step at once.
+    /// The task waits for an event of the inbox, for a change in the team if `on_team`, or for the
+    /// time `until`.
+    Wait { on_team: bool, until: Option<Instant> },
+    /// The task runs its next step at once.
     Again,
 }
 
 impl Next {
+    const fn at(until: Instant) -> Self {
+        Self::Wait { on_team: false, until: Some(until) }
+    }
+
+    /// The session does not take messages now; a bound or a lease may be over by then.
+    fn look_again() -> Self {
+        Self::Wait { on_team: true, until: Some(Instant::now() + LOOK_AGAIN) }
+    }
+
     /// The same wait, but until `at` at the latest.
     fn until(self, at: Option<Instant>) -> Self {
         match (self, at) {
             (next, None) | (next @ Self::Again, _) => next,
-            (Self::End, Some(at)) => Self::Until(at),
-            (Self::Mail, Some(at)) => Self::Team(at),
-            (Self::Team(before), Some(at)) => Self::Team(before.min(at)),
-            (Self::Until(before), Some(at)) => Self::Until(before.min(at)),
+            (Self::End, Some(at)) => Self::at(at),
+            (Self::Wait { on_team, until }, Some(at)) => {
+                Self::Wait { on_team, until: Some(until.map_or(at, |until| until.min(at))) }
+            }
         }
     }
 }
@@ -132,25 +136,28 @@ impl Handovers {
     /// Hands over and settles until the future is dropped.
     #[boxed]
     pub async fn run(self) {
-        let served = Arc::new(Mutex::new(HashSet::<PeerId>::new()));
+        let mut served = HashSet::<PeerId>::new();
         let mut tasks = JoinSet::new();
         loop {
             match self.reachable().await {
                 Ok(peers) => {
                     for peer in peers {
-                        let is_new = lock(&served).insert(peer.clone());
-                        if is_new {
-                            let (handovers, served) = (self.clone(), Arc::clone(&served));
+                        if served.insert(peer.clone()) {
+                            let handovers = self.clone();
                             tasks.spawn(async move {
                                 handovers.serve(&peer).await;
-                                lock(&served).remove(&peer);
+                                peer
                             });
                         }
                     }
                 }
                 Err(error) => error.report("cannot look for sessions to wake"),
             }
-            while tasks.try_join_next().is_some() {}
+            while let Some(ended) = tasks.try_join_next() {
+                if let Ok(peer) = ended {
+                    served.remove(&peer);
+                }
+            }
             sleep(SESSIONS_POLL).await;
         }
     }
@@ -159,8 +166,8 @@ impl Handovers {
     async fn reachable(&self) -> Result<Vec<PeerId>> {
         let store = &self.core.store;
         let mut peers: Vec<PeerId> = Vec::new();
-        for way in self.ways.iter() {
-            let rows = store.peers().in_processes(way.traits().client.as_str()).await?;
+        for client in HookClient::ALL.into_iter().filter(|client| way_of(*client).is_some()) {
+            let rows = store.peers().in_processes(client.as_str()).await?;
             peers.extend(rows.into_iter().map(|row| row.peer.peer_id));
         }
         peers.extend(store.handovers().all().await?.into_iter().map(|row| row.peer_id));
@@ -175,26 +182,21 @@ impl Handovers {
         let mut watch = HandoverWatch::default();
         loop {
             // Reads the heads before the step, so that an event during the step ends the wait.
-            let (last, change) = (inbox.last(), team.last());
+            let (last, change, last_step) = (inbox.last(), team.last(), Instant::now());
             let next = match self.step(peer, &mut watch).await {
                 Ok(next) => next,
                 Err(error) => {
                     tracing::error!(%peer, error = chain(&error), "cannot hand over messages");
-                    Next::Until(Instant::now() + PAUSE)
+                    Next::at(Instant::now() + PAUSE)
                 }
             };
             match next {
                 Next::End => return,
                 Next::Again => {}
-                Next::Mail => inbox.wait(last).await,
-                Next::Team(at) => tokio::select! {
+                Next::Wait { on_team, until } => tokio::select! {
                     () = inbox.wait(last) => {}
-                    () = team.wait(change) => {}
-                    () = sleep_until(at) => {}
-                },
-                Next::Until(at) => tokio::select! {
-                    () = inbox.wait(last) => {}
-                    () = sleep_until(at) => {}
+                    () = team.wait(change), if on_team => {}
+                    () = sleep_until(until.unwrap_or(last_step)), if until.is_some() => {}
                 },
             }
         }
@@ -236,21 +238,21 @@ impl Handovers {
         if !inboxes.has_mail(&session.peer, self.core.now()).await? {
             let held = inboxes.next_held_mail(&session.peer).await?;
             let until = held.map(|at| Instant::now() + at.since(self.core.now()));
-            return Ok(until.map_or(Next::Mail, Next::Until));
+            return Ok(Next::Wait { on_team: false, until });
         }
         let Some(way) = self.open_way(session).await else {
-            return Ok(Next::Until(Instant::now() + WAY_POLL));
+            return Ok(Next::at(Instant::now() + WAY_POLL));
         };
         let joins_turn = match row.peer.status {
             PeerStatus::Online | PeerStatus::Idle => false,
-            PeerStatus::Busy if way.traits().joins_turns => true,
-            _ => return Ok(Next::Team(Instant::now() + LOOK_AGAIN)),
+            PeerStatus::Busy if way.joins_turns() => true,
+            _ => return Ok(Next::look_again()),
         };
-        let record = way.record(session).await;
+        let record = NativeWays::record(way, session).await;
         let Some(text) = self.commit(session, way, (joins_turn, record)).await? else {
-            return Ok(Next::Team(Instant::now() + LOOK_AGAIN));
+            return Ok(Next::look_again());
         };
-        let is_handed_over = way.deliver(session, &text).await;
+        let is_handed_over = self.ways.deliver(way, session, &text).await;
         watch.insert(text.id.clone(), WatchedHandover::new(Some(session), true));
         if !is_handed_over {
             self.fail(&session.peer, &text.id).await?;
@@ -263,10 +265,9 @@ impl Handovers {
     async fn commit(
         &self,
         session: &NativeSession,
-        way: &NativeWay,
+        via: HandoverWay,
         (joins_turn, record): (bool, Option<String>),
     ) -> Result<Option<NativeText>> {
-        let NativeTraits { via, tries, .. } = way.traits();
         let (session, tuning) = (session.clone(), self.core.tuning);
         let id = HandoverId::new(&self.core.ids, self.core.now());
         let job = self.core.store.write(job!(|tx| {
@@ -286,7 +287,7 @@ impl Handovers {
             let giver = MailGiver {
                 id: id.as_str(),
                 via: via.as_str(),
-                failed_handovers: (0, tries.saturating_sub(1)),
+                failed_handovers: (0, via.tries() - 1),
             };
             let offer = (MailOffer::New, turn);
             let handed = hand_over(tx, &row.peer, giver, offer, &tuning).await?;
@@ -336,12 +337,8 @@ impl Handovers {
         }
         let is_offered = waiting.iter().any(|message| message.state == DeliveryState::Offered);
         let again = |at| Ok(Some(OpenHandover { at, is_offered }));
-        let Some(way) = self.way(open.via) else {
-            self.end_unknown(open).await?;
-            return Ok(None);
-        };
         let seen = watch.entry(id.clone()).or_insert_with(|| WatchedHandover::new(session, false));
-        let may_ask_now = way.traits().answers_for_itself && !seen.is_own;
+        let may_ask_now = open.via.answers_for_itself() && !seen.is_own;
         if !may_ask_now && seen.since.elapsed() < SILENCE {
             return again(seen.since + SILENCE);
         }
@@ -351,7 +348,7 @@ impl Handovers {
             marks: waiting.iter().map(mark).collect(),
             record: open.record.clone(),
         };
-        let shown = way.record_shows(session, &question).await;
+        let shown = self.ways.record_shows(open.via, session, &question).await;
         let Some(ShownMessages { mut read, waiting: mut kept, begun }) = shown else {
             let first = *seen.unreadable.get_or_insert_with(Instant::now);
             let max_wait = if session.is_some() { UNREADABLE } else { GONE };
@@ -365,7 +362,7 @@ impl Handovers {
         seen.unreadable = None;
         let is_alive =
             session.is_some_and(|session| seen.process.as_ref() == Some(&session.process));
-        if !is_alive && !way.traits().keeps_queue {
+        if !is_alive && !open.via.keeps_queue() {
             kept.clear();
         }
         if is_alive {
@@ -445,10 +442,6 @@ impl Handovers {
         }));
         job.await
     }
-}
-
-fn lock(served: &Mutex<HashSet<PeerId>>) -> MutexGuard<'_, HashSet<PeerId>> {
-    served.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The text for the client: the line for the person at the terminal, then the messages.

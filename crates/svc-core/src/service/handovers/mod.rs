@@ -7,7 +7,7 @@
 //! `injected`. A message that was read in the inbox is `offered`, too, but no event shows whether
 //! the model has it.
 //!
-//! `engine` hands the text over by a client's own way, a `NativeWay`. A text is handed over once: a
+//! `engine` hands the text over by a client's own way (`NativeWays`). A text is handed over once: a
 //! row of `handover` is committed, with the messages `offered`, before the text leaves, and from
 //! then on no other way takes the messages. Only the client decides what follows. Its prompt hook
 //! with a message's stamp, or its own record of the conversation, makes a message `injected`. If
@@ -22,10 +22,7 @@ mod engine;
 mod native_way;
 mod plugin;
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use svc_model::{
     Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, MessageId, MessageType, Peer,
@@ -36,10 +33,7 @@ use svc_model::{
 };
 use svc_store::{HandoverRow, PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
-use self::{
-    native_way::{NativeSession, NativeTraits, NativeWay},
-    plugin::PluginConnections,
-};
+use self::native_way::{NativeSession, NativeWays, way_of};
 use super::{
     Error, ResourceKind, Result,
     codex::AppServerConnections,
@@ -52,51 +46,31 @@ pub use plugin::{PluginHold, PluginReport, PluginWord};
 #[derive(Debug, Clone)]
 pub struct Handovers {
     core: Core,
-    ways: Arc<[NativeWay; 3]>,
-    plugins: Arc<PluginConnections>,
+    ways: NativeWays,
     /// Clients whose sessions are not woken by messages.
-    off: Arc<OnceLock<Vec<HookClient>>>,
+    off: Arc<[HookClient]>,
 }
 
 impl Handovers {
-    pub(super) fn new(core: Core, app_servers: Arc<AppServerConnections>) -> Self {
-        let plugins = Arc::<PluginConnections>::default();
-        let ways = Arc::new([
-            NativeWay::Plugin(Arc::clone(&plugins)),
-            NativeWay::ClaudeInbox,
-            NativeWay::AppServer(app_servers),
-        ]);
-        Self { core, ways, plugins, off: Arc::default() }
-    }
-
-    /// Sets the clients whose sessions are not woken by messages. Only the first call has an
-    /// effect.
-    pub(super) fn set_off(&self, clients: Vec<HookClient>) {
-        self.off.set(clients).ok();
+    pub(super) fn new(
+        core: Core,
+        app_servers: Arc<AppServerConnections>,
+        off: Vec<HookClient>,
+    ) -> Self {
+        let ways = NativeWays { plugins: Arc::default(), app_servers };
+        Self { core, ways, off: off.into() }
     }
 
     /// Whether the sessions of a client are not woken by messages.
     pub(super) fn is_off(&self, backend: &str) -> bool {
-        let client = HookClient::parse(backend);
-        let off = self.off.get().map_or(&[][..], Vec::as_slice);
-        client.is_some_and(|client| off.contains(&client))
-    }
-
-    fn way(&self, via: HandoverWay) -> Option<&NativeWay> {
-        self.ways.iter().find(|way| way.traits().via == via)
+        HookClient::parse(backend).is_some_and(|client| self.off.contains(&client))
     }
 
     /// The way to a session that is open now.
-    async fn open_way(&self, session: &NativeSession) -> Option<&NativeWay> {
-        if self.is_off(&session.backend) {
-            return None;
-        }
-        for way in self.ways.iter() {
-            if way.traits().client.as_str() == session.backend && way.is_open(session).await {
-                return Some(way);
-            }
-        }
-        None
+    async fn open_way(&self, session: &NativeSession) -> Option<HandoverWay> {
+        let client = HookClient::parse(&session.backend)?;
+        let way = way_of(client).filter(|_| !self.off.contains(&client))?;
+        self.ways.is_open(way, session).await.then_some(way)
     }
 
     /// The session of a peer, as a client's own way names it; `None` if the peer has no session or
@@ -123,9 +97,9 @@ impl Handovers {
 
     /// The client's own way that brings a message to a peer's session now, if there is one. It
     /// wakes an idle session.
-    pub(super) async fn way_to(&self, row: &PeerRow) -> Result<Option<NativeTraits>, StoreError> {
+    pub(super) async fn way_to(&self, row: &PeerRow) -> Result<Option<HandoverWay>, StoreError> {
         let Some(session) = self.session_of(row).await? else { return Ok(None) };
-        Ok(self.open_way(&session).await.map(NativeWay::traits))
+        Ok(self.open_way(&session).await)
     }
 
     /// Opens the connection on which the plugin of the caller's process gets texts. It replaces an
@@ -138,7 +112,7 @@ impl Handovers {
             let why = "only the process of a client is given texts for its sessions";
             return Err(Error::Forbidden(why.to_owned()));
         }
-        Ok(self.plugins.hold(caller.principal()))
+        Ok(self.ways.plugins.hold(caller.principal()))
     }
 
     /// Takes the plugin's report on a hand-over from the caller's process.
@@ -148,7 +122,7 @@ impl Handovers {
     pub fn report(&self, caller: &Caller, id: &str, report: PluginReport) -> Result<()> {
         let unknown = || Error::not_found(ResourceKind::Handover, id);
         let id = HandoverId::parse(id).ok_or_else(unknown)?;
-        if self.plugins.report(&caller.principal(), &id, report) {
+        if self.ways.plugins.report(&caller.principal(), &id, report) {
             return Ok(());
         }
         Err(unknown())

@@ -51,7 +51,7 @@ pub(super) struct NativeQuestion {
     pub(super) id: HandoverId,
     /// Each message with the words of its stamp that name it and no other message.
     pub(super) marks: Vec<(MessageId, String)>,
-    /// The result of [`NativeWay::record`] before the text was handed over.
+    /// The result of [`NativeWays::record`] before the text was handed over.
     pub(super) record: Option<String>,
 }
 
@@ -59,107 +59,77 @@ pub(super) struct NativeQuestion {
 /// listed.
 pub(super) type ShownMessages = Shown<MessageId>;
 
-/// The fixed properties of a client's own way.
-pub(in crate::service) struct NativeTraits {
-    pub(in crate::service) via: HandoverWay,
-    /// The client whose sessions the way reaches.
-    pub(in crate::service) client: HookClient,
-    /// Whether a text that arrives during a turn is read in that turn.
-    pub(in crate::service) joins_turns: bool,
-    /// How often the way is tried for one message. If the client answers for itself, a text that it
-    /// does not have can be handed over again.
-    pub(in crate::service) tries: u32,
-    /// Whether the client answers from its own state, so that its record counts as soon as it can
-    /// be read. Otherwise the record counts some time after the text was handed over.
-    pub(in crate::service) answers_for_itself: bool,
-    /// Whether what waits in the client still waits there after its process has ended.
-    pub(in crate::service) keeps_queue: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum NativeWay {
-    Plugin(Arc<PluginConnections>),
-    /// Claude Code's inbox: a socket of each session, which takes lines of JSON and answers
-    /// nothing. A text that comes while the session is idle begins a turn; the client's own record
-    /// of the conversation shows what it queued and what was read.
-    ClaudeInbox,
-    /// Codex' app-server: its queue takes a text for a thread, and begins a turn with it as soon as
-    /// the thread is idle. The turn under way takes a text, too, which its model reads after the
-    /// next tool. After a person has interrupted a turn, the queue waits for the person's next
-    /// prompt. The app-server's own record shows what waits there and what was read.
-    AppServer(Arc<AppServerConnections>),
-}
-
-impl NativeWay {
-    pub(super) const fn traits(&self) -> NativeTraits {
-        match self {
-            Self::Plugin(_) => NativeTraits {
-                via: HandoverWay::Plugin,
-                client: HookClient::Opencode,
-                joins_turns: true,
-                tries: 2,
-                answers_for_itself: true,
-                keeps_queue: false,
-            },
-            Self::ClaudeInbox => NativeTraits {
-                via: HandoverWay::Inbox,
-                client: HookClient::ClaudeCode,
-                // The hooks bring messages into a turn at the same points as the inbox would.
-                joins_turns: false,
-                tries: 1,
-                answers_for_itself: false,
-                keeps_queue: false,
-            },
-            Self::AppServer(_) => NativeTraits {
-                via: HandoverWay::AppServer,
-                client: HookClient::Codex,
-                joins_turns: true,
-                tries: 2,
-                answers_for_itself: true,
-                keeps_queue: true,
-            },
-        }
+/// The way to the sessions of a client.
+pub(super) const fn way_of(client: HookClient) -> Option<HandoverWay> {
+    match client {
+        HookClient::Opencode => Some(HandoverWay::Plugin),
+        HookClient::ClaudeCode => Some(HandoverWay::Inbox),
+        HookClient::Codex => Some(HandoverWay::AppServer),
+        _ => None,
     }
+}
 
+/// The clients' own ways.
+///
+/// Claude Code's inbox is a socket of each session, which takes lines of JSON and answers nothing.
+/// A text that comes while the session is idle begins a turn; the client's own record of the
+/// conversation shows what it queued and what was read.
+///
+/// Codex' app-server has a queue that takes a text for a thread, and begins a turn with it as soon
+/// as the thread is idle. The turn under way takes a text, too, which its model reads after the
+/// next tool. After a person has interrupted a turn, the queue waits for the person's next prompt.
+/// The app-server's own record shows what waits there and what was read.
+#[derive(Debug, Clone)]
+pub(super) struct NativeWays {
+    pub(super) plugins: Arc<PluginConnections>,
+    pub(super) app_servers: Arc<AppServerConnections>,
+}
+
+impl NativeWays {
     /// Whether a text can be handed to this session now.
-    pub(super) async fn is_open(&self, session: &NativeSession) -> bool {
-        match self {
-            Self::Plugin(plugins) => plugins.is_held(session.owner.as_ref()),
-            Self::ClaudeInbox => inbox_of(session).await.is_some(),
-            Self::AppServer(connections) => {
-                connections.is_open(&session.process, &session.session_id)
+    pub(super) async fn is_open(&self, way: HandoverWay, session: &NativeSession) -> bool {
+        match way {
+            HandoverWay::Plugin => self.plugins.is_held(session.owner.as_ref()),
+            HandoverWay::Inbox => inbox_of(session).await.is_some(),
+            HandoverWay::AppServer => {
+                self.app_servers.is_open(&session.process, &session.session_id)
             }
         }
     }
 
     /// The place of this session's record, if the record can be read without the client.
-    pub(super) async fn record(&self, session: &NativeSession) -> Option<String> {
-        let Self::ClaudeInbox = self else { return None };
+    pub(super) async fn record(way: HandoverWay, session: &NativeSession) -> Option<String> {
+        let HandoverWay::Inbox = way else { return None };
         let (process, id) = (session.process.clone(), session.session_id.clone());
         spawn_blocking(move || claude_transcript::end_of(&process, &id)).await.ok()?
     }
 
     /// Hands a text over. The caller has committed the row of the hand-over. Returns false if the
     /// client certainly does not have the text; otherwise the client's record decides.
-    pub(super) async fn deliver(&self, session: &NativeSession, text: &NativeText) -> bool {
-        match self {
-            Self::Plugin(plugins) => {
+    pub(super) async fn deliver(
+        &self,
+        way: HandoverWay,
+        session: &NativeSession,
+        text: &NativeText,
+    ) -> bool {
+        match way {
+            HandoverWay::Plugin => {
                 let word = PluginWord::Give {
                     handover_id: text.id.clone(),
                     session_id: session.session_id.clone(),
                     text: text.text.as_str().to_owned(),
                 };
-                plugins.ask(session.owner.as_ref(), word).await != PluginReport::Refused
+                self.plugins.ask(session.owner.as_ref(), word).await != PluginReport::Refused
             }
-            Self::ClaudeInbox => {
+            HandoverWay::Inbox => {
                 let Some(inbox) = inbox_of(session).await else { return false };
                 let line = inbox_line(&uuid_of(text.id.as_str()), &text.text);
                 write_to_inbox(&inbox, session, &line).await
             }
-            Self::AppServer(connections) => {
+            HandoverWay::AppServer => {
                 let NativeSession { process, session_id, .. } = session;
                 let (id, words) = (text.id.as_str(), (text.text.as_str(), text.joins_turn));
-                connections.deliver(process, session_id, id, words).await
+                self.app_servers.deliver(process, session_id, id, words).await
             }
         }
     }
@@ -168,23 +138,23 @@ impl NativeWay {
     /// read now. `session` is `None` if the client is gone.
     pub(super) async fn record_shows(
         &self,
+        way: HandoverWay,
         session: Option<&NativeSession>,
         question: &NativeQuestion,
     ) -> Option<ShownMessages> {
-        match self {
-            Self::ClaudeInbox => transcript_shows(session, question).await,
-            Self::Plugin(plugins) => plugin_shows(plugins, session, question).await,
-            Self::AppServer(connections) => app_server_shows(connections, session, question).await,
+        match way {
+            HandoverWay::Inbox => transcript_shows(session, question).await,
+            HandoverWay::Plugin => plugin_shows(&self.plugins, session?, question).await,
+            HandoverWay::AppServer => app_server_shows(&self.app_servers, session?, question).await,
         }
     }
 }
 
 async fn plugin_shows(
     plugins: &PluginConnections,
-    session: Option<&NativeSession>,
+    session: &NativeSession,
     question: &NativeQuestion,
 ) -> Option<ShownMessages> {
-    let session = session?;
     let word = PluginWord::Look {
         handover_id: question.id.clone(),
         session_id: session.session_id.clone(),
@@ -198,10 +168,10 @@ async fn plugin_shows(
 
 async fn app_server_shows(
     connections: &AppServerConnections,
-    session: Option<&NativeSession>,
+    session: &NativeSession,
     question: &NativeQuestion,
 ) -> Option<ShownMessages> {
-    let NativeSession { process, session_id, .. } = session?;
+    let NativeSession { process, session_id, .. } = session;
     let place = connections.find(process, session_id, question.id.as_str()).await?;
     let all = question.marks.iter().map(|(id, _)| id.clone()).collect();
     Some(match place {

@@ -2,10 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -15,6 +12,7 @@ use svc_model::{HandoverId, MessageId, Principal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::boxed;
+use crate::service::core::lock;
 
 /// How long a plugin may take to report.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,12 +66,10 @@ pub enum PluginReport {
 #[derive(Debug, Default)]
 pub(super) struct PluginConnections {
     connections: Mutex<HashMap<Principal, PluginConnection>>,
-    count: AtomicU64,
 }
 
 #[derive(Debug)]
 struct PluginConnection {
-    number: u64,
     words: mpsc::Sender<PluginWord>,
     /// What the plugin has not answered.
     open: HashMap<HandoverId, oneshot::Sender<PluginReport>>,
@@ -84,7 +80,6 @@ struct PluginConnection {
 pub struct PluginHold {
     connections: Arc<PluginConnections>,
     principal: Principal,
-    number: u64,
     words: mpsc::Receiver<PluginWord>,
 }
 
@@ -98,11 +93,10 @@ impl PluginHold {
 
 impl Drop for PluginHold {
     fn drop(&mut self) {
+        self.words.close();
         let mut connections = self.connections.lock();
-        if connections
-            .get(&self.principal)
-            .is_some_and(|connection| connection.number == self.number)
-        {
+        // A later connection may have taken the place of this one.
+        if connections.get(&self.principal).is_some_and(|known| known.words.is_closed()) {
             connections.remove(&self.principal);
         }
     }
@@ -110,15 +104,14 @@ impl Drop for PluginHold {
 
 impl PluginConnections {
     fn lock(&self) -> MutexGuard<'_, HashMap<Principal, PluginConnection>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     pub(super) fn hold(self: &Arc<Self>, principal: Principal) -> PluginHold {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (sender, words) = mpsc::channel(WORDS);
-        let connection = PluginConnection { number, words: sender, open: HashMap::new() };
+        let connection = PluginConnection { words: sender, open: HashMap::new() };
         self.lock().insert(principal.clone(), connection);
-        PluginHold { connections: Arc::clone(self), principal, number, words }
+        PluginHold { connections: Arc::clone(self), principal, words }
     }
 
     /// Passes a report on. Returns whether somebody waited for it.
@@ -144,9 +137,10 @@ impl PluginConnections {
         principal: Option<&Principal>,
         word: PluginWord,
     ) -> PluginReport {
-        match self.say(principal, word) {
-            Some(report) => reported(report).await.unwrap_or(PluginReport::Unknown),
-            None => PluginReport::Refused,
+        let Some(report) = self.say(principal, word) else { return PluginReport::Refused };
+        match tokio::time::timeout(TIMEOUT, report).await {
+            Ok(Ok(report)) => report,
+            _ => PluginReport::Unknown,
         }
     }
 
@@ -163,10 +157,6 @@ impl PluginConnections {
         connection.open.insert(id, sender);
         Some(report)
     }
-}
-
-async fn reported(report: oneshot::Receiver<PluginReport>) -> Option<PluginReport> {
-    tokio::time::timeout(TIMEOUT, report).await.ok()?.ok()
 }
 
 #[cfg(test)]
@@ -189,7 +179,7 @@ mod tests {
         assert!(!connections.report(&Principal::Operator, &id, PluginReport::Taken), "of another");
         assert!(connections.report(&own, &id, PluginReport::Taken));
         assert!(!connections.report(&own, &id, PluginReport::Taken), "once");
-        assert_eq!(reported(report).await, Some(PluginReport::Taken));
+        assert_eq!(report.await, Ok(PluginReport::Taken));
         let second = connections.hold(own.clone());
         assert_eq!(first.next().await, None);
         drop(first);
@@ -197,6 +187,6 @@ mod tests {
         let report = connections.say(Some(&own), look()).expect("it is held");
         drop(second);
         assert!(!connections.is_held(Some(&own)) && connections.say(Some(&own), look()).is_none());
-        assert_eq!(reported(report).await, None, "nobody answers any more");
+        assert!(report.await.is_err(), "nobody answers any more");
     }
 }

@@ -57,6 +57,7 @@ impl Hooks {
         team: Team,
         journal: Journal,
         handovers: Handovers,
+        policy: HookPolicy,
     ) -> Self {
         Self {
             core,
@@ -67,12 +68,8 @@ impl Hooks {
             ties: Arc::default(),
             waiters: Arc::default(),
             earlier_texts: Arc::default(),
-            policy: HookPolicy::default(),
+            policy,
         }
-    }
-
-    pub(in crate::service) fn set_policy(&mut self, policy: HookPolicy) {
-        self.policy = policy;
     }
 
     /// The session of a client's process, as reported by hooks with the operator's credential.
@@ -272,7 +269,7 @@ impl Hooks {
         let is_due = caller.process().is_some()
             && is_clients_id
             && (event.is_start() || known.session.is_none());
-        self.core.session_secrets().filter(|_| is_due).cloned()
+        self.core.sessions.secrets.as_ref().filter(|_| is_due).cloned()
     }
 
     /// Remembers that the session is about to call a tool.
@@ -629,7 +626,7 @@ mod tests {
     use super::*;
     use crate::service::{
         Services, Tuning, team,
-        testing::{insert_agent, opened, services, services_with, session},
+        testing::{insert_agent, opened, services, services_in, services_with, session},
     };
 
     /// A hook has little time, and may disconnect before the reply. Its event is written all the
@@ -637,7 +634,7 @@ mod tests {
     #[tokio::test]
     async fn a_hook_that_leaves_early_leaves_no_session_without_its_secret() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
-        let services = services(&test).with_home(home.path());
+        let services = services_in(&test, home.path());
         let process = ProcessIdentity { pid: std::process::id(), started: "1".to_owned() };
         let caller = Caller::Session {
             key: "client-1".into(),

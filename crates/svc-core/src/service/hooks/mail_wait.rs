@@ -4,8 +4,8 @@
 use std::pin::pin;
 
 use svc_model::{
-    Caller, Peer, PeerStatus, SessionReference, SessionStanding, StreamName, hook::MailOffer,
-    is_agent_key,
+    Caller, HandoverWay, Peer, PeerStatus, SessionReference, SessionStanding, StreamName,
+    hook::MailOffer, is_agent_key,
 };
 use svc_store::{PeerRow, job};
 
@@ -145,7 +145,7 @@ impl Hooks {
             Some(row) => self.handovers.way_to(row).await?,
             None => None,
         };
-        let least = way.map_or(0, |way| way.tries);
+        let least = way.map_or(0, HandoverWay::tries);
         let (peer, waiter, tuning) = (peer.clone(), waiter.to_owned(), self.core.tuning);
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
         let core = self.core.clone();

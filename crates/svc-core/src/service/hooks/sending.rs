@@ -1,8 +1,8 @@
 //! Sends a message and reports when it will arrive, which depends on hooks and waiters.
 
 use svc_model::{
-    Caller, ExpectedDelivery, NewMessage, PeerId, PeerStatus, SentMessage, agent::AgentState,
-    hook::HookClient, is_agent_key, limits,
+    Caller, ExpectedDelivery, HandoverWay, NewMessage, PeerId, PeerStatus, SentMessage,
+    agent::AgentState, hook::HookClient, is_agent_key, limits,
 };
 use svc_store::StoreError;
 
@@ -22,19 +22,14 @@ impl Hooks {
         to: &str,
         input: NewMessage,
     ) -> Result<SentMessage> {
-        let to = match self.team.find_peer(caller, to, ResourceKind::Peer).await {
-            // A repeat may name a peer that was removed since.
-            Err(unknown @ Error::NotFound { .. }) => {
-                let repeated = self.team.message_to_removed(caller, input).await?;
-                let message = repeated.ok_or(unknown)?;
-                return Ok(SentMessage { message, delivery: ExpectedDelivery::Never });
-            }
-            found => found?,
-        };
         // Read before the send: a waiter that takes the message no longer waits.
-        let expected = self.expected_delivery(caller, &to).await?;
+        let expected = match self.team.find_peer(caller, to, ResourceKind::Peer).await {
+            // A repeat may name a peer that was removed since.
+            Err(Error::NotFound { .. }) => None,
+            to => self.expected_delivery(caller, &to?).await?,
+        };
         let no_wake = input.no_wake;
-        let message = self.team.send_message(caller, to.as_str(), input).await?;
+        let message = self.team.send_message(caller, to, input).await?;
         let delivery = match expected {
             Some(ExpectedDelivery::Wakes) if no_wake => ExpectedDelivery::NextTurn,
             // The receiver was removed after the message that this one repeats.
@@ -73,7 +68,7 @@ impl Hooks {
         let client = HookClient::parse(&row.peer.backend);
         let may_wake = self.may_wake(caller, to).await?;
         let way = self.handovers.way_to(&row).await?;
-        let joins_turn = way.as_ref().is_some_and(|way| way.joins_turns);
+        let joins_turn = way.is_some_and(HandoverWay::joins_turns);
         let reaches_each_turn =
             may_wake && (joins_turn || client.is_some_and(HookClient::goes_on_at_stop));
         let owner = match &row.peer.session_id {

@@ -42,7 +42,7 @@ impl Prompts {
         let held =
             held.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
         let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
-        if let (AttendedPrompts::Answer, Some(asked)) = (self.core.attended(), asked) {
+        if let (AttendedPrompts::Answer, Some(asked)) = (self.core.attended, asked) {
             let id = row.request_id;
             let again = self.core.store.write(job!(|tx| {
                 // Read again: a job that found no holder may have removed the options since.

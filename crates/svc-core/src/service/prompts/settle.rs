@@ -359,7 +359,7 @@ impl Prompts {
     /// Opens a prompt for each dialog that a record has shown for [`limits::RECORD_GRACE`] and that
     /// no hook has reported.
     async fn open_dialogs(&self) -> Result<()> {
-        if self.core.attended() == AttendedPrompts::Off {
+        if self.core.attended == AttendedPrompts::Off {
             return Ok(());
         }
         for row in self.core.store.peers().waiting_in_processes(client_records::CLAUDE).await? {

@@ -99,23 +99,7 @@ pub(in crate::service) async fn put(
     append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
 }
 
-/// The message that was stored for `to` with the same idempotency key.
-///
-/// # Errors
-/// [`Error::Conflict`] if it is another message.
-pub(super) async fn repeated(
-    tx: &mut WriteTx,
-    from: &str,
-    to: &PeerId,
-    (input, kind): (&NewMessage, MessageType),
-) -> Result<Option<Message>> {
-    let Some(key) = input.idempotency_key.as_deref() else { return Ok(None) };
-    let Some(stored) = tx.messages().by_key(from, to, key).await? else { return Ok(None) };
-    if is_same(&stored, input, kind) { Ok(Some(stored)) } else { Err(other_message(key, &stored)) }
-}
-
-/// The message that was stored with the same idempotency key for a receiver that was removed since,
-/// whose name says no more which peer it was.
+/// The message that was stored with the same idempotency key for a receiver that was removed since.
 ///
 /// # Errors
 /// [`Error::Conflict`] if only other messages were.
@@ -141,8 +125,8 @@ fn is_same(stored: &Message, input: &NewMessage, kind: MessageType) -> bool {
 /// Stores a message for `to`, or returns the message that was stored with the same idempotency key.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if the inbox is full, or the sender has reached its bound of stored
-/// rows.
+/// [`Error::Conflict`] if that is another message. [`Error::LimitReached`] if the inbox is full, or
+/// the sender has reached its bound of stored rows.
 pub(in crate::service) async fn deliver(
     tx: &mut WriteTx,
     outgoing: &OutgoingMessage,
@@ -151,10 +135,13 @@ pub(in crate::service) async fn deliver(
     terms: DeliveryTerms,
 ) -> Result<Message> {
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
-    if let Some(stored) = repeated(tx, from, &to, (input, kind)).await? {
-        return Ok(stored);
-    }
     let key = input.idempotency_key.as_deref();
+    if let Some(key) = key
+        && let Some(stored) = tx.messages().by_key(from, &to, key).await?
+    {
+        let is_same = is_same(&stored, input, kind);
+        return if is_same { Ok(stored) } else { Err(other_message(key, &stored)) };
+    }
     let bound = core.tuning.inbox_max;
     if tx.inboxes().is_full(&to, bound).await? {
         let name =
@@ -395,8 +382,8 @@ pub(in crate::service) async fn end_deliveries(
 ) -> Result<()> {
     loop {
         let peer = peer.clone();
-        let job = core.store.write(job!(|tx| Ok::<_, Error>(give_up(tx, &peer, why).await?)));
-        if !job.await? {
+        let some = core.change(job!(|tx| give_up(tx, &peer, why).await));
+        if !some.await? {
             return Ok(());
         }
     }
@@ -434,11 +421,8 @@ impl Team {
         for peer in self.core.store.inboxes().with_old_messages(before).await? {
             loop {
                 let peer = peer.clone();
-                let job = self
-                    .core
-                    .store
-                    .write(job!(|tx| Ok::<_, Error>(expire_some(tx, &peer, before).await?)));
-                if !job.await? {
+                let some = self.core.change(job!(|tx| expire_some(tx, &peer, before).await));
+                if !some.await? {
                     break;
                 }
             }
@@ -446,11 +430,9 @@ impl Team {
         let limit = limits::SWEPT_ROWS_PER_JOB;
         let mut forgotten = u64::from(limit);
         while forgotten == u64::from(limit) {
-            let job = self
-                .core
-                .store
-                .write(job!(|tx| tx.messages().forget_broadcasts(before, limit).await));
-            forgotten = job.await?;
+            let some =
+                self.core.change(job!(|tx| tx.messages().forget_broadcasts(before, limit).await));
+            forgotten = some.await?;
         }
         Ok(())
     }
@@ -503,8 +485,10 @@ mod tests {
         let (test, services) = opened().await;
         let operator = Caller::Operator;
         let input = json!({ "display_name": "a", "backend": "test", "path": "/a" });
-        let peer =
-            services.team.register_peer(&operator, serde_json::from_value(input).unwrap()).await;
+        let peer = services
+            .team
+            .register_peer(&operator, None, serde_json::from_value(input).unwrap())
+            .await;
         let peer = peer.unwrap().peer_id;
         let send = async || {
             let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();

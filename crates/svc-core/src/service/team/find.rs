@@ -82,40 +82,25 @@ pub(in crate::service) async fn find_peer(
     kind: ResourceKind,
 ) -> Result<PeerId> {
     let unknown = || Error::not_found(kind, text);
-    let store = &core.store;
-    let rows = match PeerReference::parse(text).ok_or_else(unknown)? {
+    let reference = PeerReference::parse(text).ok_or_else(unknown)?;
+    match reference {
         PeerReference::Id(id) if id.is_operator() => return find_operator(core).await,
         PeerReference::Id(id) => return Ok(id),
-        PeerReference::IdPrefix(prefix) => {
-            store.peers().with_prefix(&prefix, limits::PAGE_DEFAULT).await?
-        }
-        PeerReference::SessionKey(key) => {
-            let rows = store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-            // A session that the caller may not see cannot be found by its key.
-            let reader = Reader::from_caller(caller);
-            let mut rows: Vec<PeerRow> =
-                rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect();
-            // The key of a hosted agent names the agent's peer.
-            let own = store.peers().of_key(&text.to_ascii_lowercase()).await?;
-            let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
-            if let Some(own) = own {
-                rows.retain(|row| row.peer.peer_id != own.peer.peer_id);
-                rows.push(own);
-            }
-            rows
-        }
-        PeerReference::Name { id_prefix } => {
-            let mut rows = store.peers().named(text, limits::PAGE_DEFAULT).await?;
-            if let Some(prefix) = id_prefix {
-                rows.extend(store.peers().with_prefix(&prefix, limits::PAGE_DEFAULT).await?);
-            }
-            if rows.is_empty() {
-                rows.extend(peers_of_agents(store, caller, text).await?);
-            }
-            rows
-        }
-    };
+        _ => {}
+    }
+    let is_meant = |agent: &AgentRow| caller.access_to(&agent.owned) != AccessLevel::Hidden;
+    let [mut rows, of_agents] = peers_named(&core.store, &reference, text, is_meant).await?;
+    if rows.is_empty() {
+        rows = of_agents;
+    }
     let reader = Reader::from_caller(caller);
+    if let PeerReference::SessionKey(key) = &reference {
+        // A session that the caller may not see cannot be found by its key.
+        rows.retain(|row| {
+            let shown = row.clone().shown_to(&reader);
+            shown == row.peer || key.is_of(&shown)
+        });
+    }
     let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
     // Of several that are gone, the latest is meant most often.
     candidates.sort_by_key(|peer| Reverse(peer.registered_at));
@@ -129,16 +114,48 @@ pub(in crate::service) async fn find_peer(
     }
 }
 
+/// The peers that a text may name, in two groups: the second counts if the first has none.
+pub(in crate::service) async fn peers_named(
+    store: &Store,
+    reference: &PeerReference,
+    text: &str,
+    is_meant: impl Fn(&AgentRow) -> bool,
+) -> Result<[Vec<PeerRow>; 2], StoreError> {
+    let (peers, limit) = (store.peers(), limits::PAGE_DEFAULT);
+    Ok(match reference {
+        PeerReference::Id(id) => [peers.get(id).await?.into_iter().collect(), Vec::new()],
+        PeerReference::IdPrefix(prefix) => [peers.with_prefix(prefix, limit).await?, Vec::new()],
+        PeerReference::SessionKey(key) => {
+            // The key of a hosted agent, or of a token in that form, names its holder's peer.
+            let lower = text.to_ascii_lowercase();
+            let own = peers.of_key(&lower).await?;
+            if let Some(own) = own.filter(|own| own.session_key().as_ref() == Some(&lower)) {
+                return Ok([vec![own], Vec::new()]);
+            }
+            let mut rows = peers.of_session_key(&key.session_id, limit).await?;
+            rows.retain(|row| key.is_of(&row.peer));
+            [rows, Vec::new()]
+        }
+        PeerReference::Name { id_prefix } => {
+            let mut rows = peers.named(text, limit).await?;
+            if let Some(prefix) = id_prefix {
+                rows.extend(peers.with_prefix(prefix, limit).await?);
+            }
+            [rows, peers_of_agents(store, text, is_meant).await?]
+        }
+    })
+}
+
 /// The peers of the agents whose id begins with `text`, or whose session key is `agent:<text>` or
 /// `agent:<text>:main`, else that were started with this name. Peers of live agents; if there are
 /// none, the peer of the agent that ended last.
 async fn peers_of_agents(
     store: &Store,
-    caller: &Caller,
     text: &str,
+    is_meant: impl Fn(&AgentRow) -> bool,
 ) -> Result<Vec<PeerRow>, StoreError> {
     let mut agents = store.agents().named(&text.to_ascii_lowercase()).await?;
-    agents.retain(|agent| caller.access_to(&agent.owned) != AccessLevel::Hidden);
+    agents.retain(is_meant);
     let lives = |agent: &AgentRow| agent.ended_at.is_none();
     if agents.iter().any(lives) {
         agents.retain(lives);
@@ -225,12 +242,6 @@ pub(in crate::service) async fn hosted_peer(
         ..registration(name, &info.backend.to_string(), key)
     };
     let caller = assignments::caller_as(key, agent.owned.project.as_deref());
-    if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
-        // A client chose this session id before such ids were reserved for the daemon. Its peer
-        // stays, with another session id.
-        other.peer.session_id = Some(other.peer.peer_id.to_string());
-        tx.peers().put(&other).await?;
-    }
     let id = PeerId::new(&core.ids, tx.now());
     let mut peer = peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
     Ok(show_start(tx, &mut peer).await?)

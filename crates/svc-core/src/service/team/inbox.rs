@@ -23,9 +23,7 @@ use svc_store::{
 
 use super::{
     Team,
-    delivery::{
-        OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated, repeated_to_removed,
-    },
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated_to_removed},
     find::has_ended,
     may_act_for, own_peer,
 };
@@ -103,10 +101,6 @@ impl BroadcastKey {
         Some(Self { sent_by: caller.principal().to_string(), key, fingerprint })
     }
 
-    fn pair(&self) -> (&str, &str) {
-        (&self.key, &self.fingerprint)
-    }
-
     /// Notes that the broadcast begins, or returns the answer of the one that was sent with this
     /// key. Neither notes nor returns anything if an earlier request broke off: the rest of the
     /// copies are to be stored.
@@ -119,7 +113,8 @@ impl BroadcastKey {
         let known = tx.messages().broadcast_of_key(&self.sent_by, from, &self.key).await?;
         let Some((fingerprint, answer)) = known else {
             core.budget.check_rows(tx, caller, 1).await?;
-            tx.messages().begin_broadcast(&self.sent_by, from, self.pair()).await?;
+            let pair = (self.key.as_str(), self.fingerprint.as_str());
+            tx.messages().begin_broadcast(&self.sent_by, from, pair).await?;
             return Ok(None);
         };
         if fingerprint != self.fingerprint {
@@ -128,17 +123,7 @@ impl BroadcastKey {
                 "idempotency_key {key:?} stands for another broadcast"
             )));
         }
-        Ok(answer.as_deref().and_then(reach_of))
-    }
-
-    /// The answer of the broadcast that was sent with this key from a peer that is gone.
-    async fn answer(
-        &self,
-        tx: &mut WriteTx,
-        from: Option<&str>,
-    ) -> Result<Option<BroadcastReach>, StoreError> {
-        let answer = tx.messages().broadcast_answer(&self.sent_by, from, self.pair()).await?;
-        Ok(answer.as_deref().and_then(reach_of))
+        Ok(answer.and_then(|answer| serde_json::from_str(&answer).ok()))
     }
 
     /// Stores the answer for repeats. One that nobody took may be sent again.
@@ -151,10 +136,6 @@ impl BroadcastKey {
         let answer = (!reach.is_refused()).then(|| json!(reach).to_string());
         tx.messages().end_broadcast(&self.sent_by, (from, &self.key), answer.as_deref()).await
     }
-}
-
-fn reach_of(answer: &str) -> Option<BroadcastReach> {
-    serde_json::from_str(answer).ok()
 }
 
 /// Checks that a sender may store a broadcast for all of its receivers. The body of the request
@@ -201,23 +182,32 @@ impl Team {
         input: NewMessage,
     ) -> Result<Message> {
         check_message(&input)?;
-        let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
-        let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
+        let named = to.to_owned();
+        let to = match self.find_peer(caller, to, ResourceKind::Peer).await {
+            // The message may repeat one to a peer that was removed since.
+            Err(Error::NotFound { .. }) if has_key => None,
+            to => Some(to?),
+        };
+        let input = self.with_sender(caller, input).await?;
         let (core, caller) = (self.core.clone(), caller.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
             let kind = input.kind.unwrap_or(MessageType::Notification);
-            let Some(receiver) = tx.peers().get(&to).await? else {
-                if input.idempotency_key.is_none() {
+            let receiver = match &to {
+                Some(to) => tx.peers().get(to).await?,
+                None => None,
+            };
+            let Some(receiver) = receiver else {
+                let unknown = || Error::not_found(ResourceKind::Peer, &named);
+                if !has_key {
                     return Err(unknown());
                 }
-                // Removed, perhaps after the message that this one repeats.
                 let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                return repeated(tx, &from, &to, (&input, kind)).await?.ok_or_else(unknown);
+                return repeated_to_removed(tx, &from, (&input, kind)).await?.ok_or_else(unknown);
             };
             let is_gone = has_ended(tx, &receiver).await?;
             let receiver = receiver.peer;
+            let to = receiver.peer_id.clone();
             let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
             // Scripts of the operator may send the operator a message.
             if from == to.as_str() && !to.is_operator() {
@@ -234,27 +224,6 @@ impl Team {
             Ok(sent)
         }));
         job.await.map_err(|error: Error| error.of_repeatable(has_key))
-    }
-
-    /// The message that this one repeats, if its receiver was removed since: a name does not find
-    /// that peer any more.
-    #[boxed]
-    pub async fn message_to_removed(
-        &self,
-        caller: &Caller,
-        input: NewMessage,
-    ) -> Result<Option<Message>> {
-        if input.idempotency_key.is_none() {
-            return Ok(None);
-        }
-        let input = self.with_sender(caller, input).await?;
-        let caller = caller.clone();
-        let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
-            let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-            let kind = input.kind.unwrap_or(MessageType::Notification);
-            repeated_to_removed(tx, &from, (&input, kind)).await
-        }));
-        job.await
     }
 
     /// The message with its sender's id, whatever names the sender.
@@ -301,15 +270,7 @@ impl Team {
             let (circle, input, key) = (Arc::clone(&circle), Arc::clone(&input), Arc::clone(&key));
             let mut so_far = reach.clone();
             let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-                let named = input.from_peer.as_deref();
-                let from = match (sender(tx, &sent_by, named).await, &*key) {
-                    (Err(error), Some(key)) if is_first => {
-                        // Its peer was removed, perhaps after the broadcast that this one repeats.
-                        let known = key.answer(tx, named).await?;
-                        return known.map(|reach| (reach, None, None)).ok_or(error);
-                    }
-                    (from, _) => from?,
-                };
+                let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
                 let circle = circle.as_deref();
                 if is_first
                     && let Some(key) = &*key
@@ -642,7 +603,7 @@ mod tests {
     use svc_model::StreamName;
 
     use super::*;
-    use crate::service::{Tuning, core::Core, testing::opened};
+    use crate::service::{SessionSettings, Tuning, core::Core, testing::opened};
 
     #[tokio::test]
     async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
@@ -652,7 +613,7 @@ mod tests {
         for number in 0..count {
             let input = json!({ "display_name": number.to_string(), "backend": "test", "path": number.to_string() });
             let input = serde_json::from_value(input).unwrap();
-            peers.push(services.team.register_peer(&Caller::Operator, input).await.unwrap());
+            peers.push(services.team.register_peer(&Caller::Operator, None, input).await.unwrap());
         }
         let broadcast = async |from: &Peer, key: Option<&str>, text: &str| {
             let before = test.store.stats().jobs;
@@ -690,8 +651,11 @@ mod tests {
     async fn a_full_inbox_refuses_its_copy_of_a_broadcast() {
         let (test, services) = opened().await;
         let input = json!({ "display_name": "a", "backend": "test", "path": "a" });
-        let peer =
-            services.team.register_peer(&Caller::Operator, serde_json::from_value(input).unwrap());
+        let peer = services.team.register_peer(
+            &Caller::Operator,
+            None,
+            serde_json::from_value(input).unwrap(),
+        );
         let peer = peer.await.unwrap();
         let to = [peer.peer_id.clone()];
         let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();
@@ -699,7 +663,8 @@ mod tests {
             let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
             let core = &services.team.core;
             let clock = Arc::clone(&core.clock);
-            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning);
+            let settings = SessionSettings::default();
+            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning, settings);
             let (from, tool) = ("operator".to_owned(), SourceTool::PeerBroadcast);
             let mut outgoing =
                 OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);

@@ -36,7 +36,7 @@ pub(super) use delivery::{
 };
 pub(super) use find::{
     UNKNOWN_CLIENT, find_peer, hosted_peer, is_namesake, operator_peer, peer_of_agent,
-    peer_of_speaker, remove_agents_peer,
+    peer_of_speaker, peers_named, remove_agents_peer,
 };
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
@@ -223,10 +223,10 @@ pub(super) async fn set_hosted_state(
         return Ok(());
     }
     note_status(tx, peer, previous, reason).await?;
-    match (limit_of(earlier.as_ref()), limit_of(peer.waiting_for.as_ref())) {
-        (None, Some(limit)) => note_limit(tx, peer, limit, false).await,
-        (Some(known), Some(limit)) if known.until != limit.until => {
-            note_limit(tx, peer, limit, true).await
+    let known = limit_of(earlier.as_ref());
+    match limit_of(peer.waiting_for.as_ref()) {
+        Some(limit) if known.is_none_or(|known| known.until != limit.until) => {
+            note_limit(tx, peer, limit, known.is_some()).await
         }
         _ => Ok(()),
     }

@@ -123,9 +123,20 @@ impl Team {
     /// [`Error::NotYours`] if the caller may not act for it.
     #[boxed]
     pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String> {
+        self.session_of(caller, named, false).await
+    }
+
+    /// Like [`Self::check_named`]; if the caller `may_claim` it, also a session that nobody has.
+    pub(super) async fn session_of(
+        &self,
+        caller: &Caller,
+        named: &str,
+        may_claim: bool,
+    ) -> Result<String> {
         let session_id = self.session_of_client(caller, named).await?;
         match self.standing(caller, &session_id).await? {
             SessionStanding::Own => Ok(session_id),
+            SessionStanding::Unclaimed if may_claim => Ok(session_id),
             standing => Err(refusal(caller, &session_id, standing)),
         }
     }
@@ -369,7 +380,7 @@ mod tests {
     use crate::service::{
         log::{Selector, StartAfter, Subscription, SubscriptionChunk},
         team::NewSession,
-        testing::{opened, services},
+        testing::{opened, services_in},
     };
 
     fn session(key: &str) -> Caller {
@@ -390,7 +401,7 @@ mod tests {
             let mut input = json!({ "display_name": "x", "backend": "test" });
             input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let input = serde_json::from_value(input).unwrap();
-            services.team.register_peer(caller, input).await.unwrap().peer_id
+            services.team.register_peer(caller, None, input).await.unwrap().peer_id
         };
         let peer = register(&former, json!({ "session_id": "a" })).await;
         let formers_own = register(&former, json!({ "path": "/p/a" })).await;
@@ -444,7 +455,7 @@ mod tests {
     #[tokio::test]
     async fn the_secret_of_an_ended_session_is_removed_when_its_id_is_free() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
-        let services = services(&test).with_home(home.path());
+        let services = services_in(&test, home.path());
         let secrets = SessionSecrets::in_home(home.path());
         let (former, heir) = (session("a"), session("b"));
         let new =

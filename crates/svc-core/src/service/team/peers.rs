@@ -25,16 +25,10 @@ const PROCESS_GONE: &str = "its process is gone";
 const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
-    /// Registers a peer, or updates the peer with the same identity.
+    /// Registers a peer, or updates the peer with the same identity. Its session is the one in
+    /// which the call is made, unless the input names another.
     #[boxed]
-    pub async fn register_peer(&self, caller: &Caller, input: RegisterInput) -> Result<Peer> {
-        self.register_peer_in(caller, None, input).await
-    }
-
-    /// Like [`Self::register_peer`], for the session in which the call is made, unless the input
-    /// names another session.
-    #[boxed]
-    pub async fn register_peer_in(
+    pub async fn register_peer(
         &self,
         caller: &Caller,
         session: Option<&str>,
@@ -577,7 +571,7 @@ mod tests {
     async fn removing_a_peer_ends_its_full_inbox_in_bounded_jobs() {
         let (test, services) = opened().await;
         let operator = Caller::Operator;
-        let peer = services.team.register_peer(&operator, input("a")).await.unwrap();
+        let peer = services.team.register_peer(&operator, None, input("a")).await.unwrap();
         let ids = fill_inbox(&services, &peer).await;
         let before = test.store.stats().jobs;
         services.team.remove_peer(&operator, peer.peer_id.as_str()).await.unwrap();
@@ -596,7 +590,7 @@ mod tests {
         let operator = Caller::Operator;
         let mut inboxes = Vec::new();
         for name in ["a", "b", "c"] {
-            let peer = services.team.register_peer(&operator, input(name)).await.unwrap();
+            let peer = services.team.register_peer(&operator, None, input(name)).await.unwrap();
             let ids = fill_inbox(&services, &peer).await;
             inboxes.push((peer, ids));
         }
@@ -630,7 +624,7 @@ mod tests {
         let noon = Timestamp::from_millis(1_800_000_000_000);
         test.clock.set(noon);
         let caller = Caller::Operator;
-        let peer = services.team.register_peer(&caller, input("a")).await.unwrap();
+        let peer = services.team.register_peer(&caller, None, input("a")).await.unwrap();
         let id = peer.peer_id.as_str();
         services.team.send_message(&caller, id, message()).await.unwrap();
         let take = async || {
@@ -665,7 +659,7 @@ mod tests {
         let session =
             services.mcp.open_mcp_session(&Caller::Operator, new).await.unwrap().session_id;
         let (operator, session_id) = (Caller::Operator, Some(session.as_str()));
-        let registered = services.team.register_peer_in(&operator, session_id, input("a"));
+        let registered = services.team.register_peer(&operator, session_id, input("a"));
         let id = registered.await.unwrap().peer_id;
         let status = async || swept_status(&services, &id).await;
         test.clock.advance(Duration::from_secs(61));
@@ -688,7 +682,7 @@ mod tests {
         let operator = Caller::Operator;
         start_session(&services, "s-1").await;
         let input = RegisterInput { session_id: Some("s-1".to_owned()), ..input("a") };
-        let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
+        let id = services.team.register_peer(&operator, None, input).await.unwrap().peer_id;
         let status = async || {
             let pause = services.team.sweep_peers().await.unwrap();
             assert_eq!(pause, limits::PEER_CHECK, "no sooner than it has to");
@@ -716,7 +710,7 @@ mod tests {
         let (test, services) = opened().await;
         let operator = Caller::Operator;
         let input = RegisterInput { pid: Some(std::process::id()), ..input("a") };
-        let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
+        let id = services.team.register_peer(&operator, None, input).await.unwrap().peer_id;
         let busy = Some(ReportedStatus::Busy);
         services.team.heartbeat(&operator, id.as_str(), busy).await.unwrap();
         let status = async || swept_status(&services, &id).await;
@@ -756,7 +750,7 @@ mod tests {
                 session_id: Some(session.to_owned()),
                 ..input(session)
             };
-            services.team.register_peer(&operator, input).await.unwrap().peer_id
+            services.team.register_peer(&operator, None, input).await.unwrap().peer_id
         };
         let status = async |id: &PeerId| swept_status(&services, id).await;
         let first = register("s-1").await;
@@ -770,7 +764,7 @@ mod tests {
     #[tokio::test]
     async fn the_next_sweep_comes_when_the_next_peer_is_due() {
         let (test, services) = opened().await;
-        services.team.register_peer(&Caller::Operator, input("a")).await.unwrap();
+        services.team.register_peer(&Caller::Operator, None, input("a")).await.unwrap();
         let pause = services.team.sweep_peers().await.unwrap();
         assert_eq!(pause, limits::PEER_CHECK);
         assert!(pause < Duration::from_secs(1), "the end of a process is seen within a second");

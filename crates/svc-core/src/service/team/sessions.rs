@@ -6,18 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_model::{
     AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, NOT_BLANK, PeerId, PeerReference,
-    Principal, Reader, SessionFilter, SessionReference, SessionStanding, Timestamp, TokenId,
-    is_own_session,
+    Principal, Reader, SessionFilter, SessionReference, Timestamp, TokenId, is_own_session,
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
 };
 use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx, job};
 
-use super::{
-    Team,
-    ownership::{claim, refusal},
-    stream_of, tell, visibility_of,
-};
+use super::{Team, ownership::claim, stream_of, tell, visibility_of};
 use crate::boxed;
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, Result, budget::Budget, check,
@@ -69,7 +64,8 @@ const CURRENT: &str = "current_session";
 
 impl Team {
     /// The session that a call is about: the one that it names, the one that it came in, or the
-    /// caller's default. The operator's default is the session that the operator last started.
+    /// caller's default. The operator's default is the session that the operator last started, else
+    /// the one that every database has.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if a session token names a session that is not its own.
@@ -92,33 +88,11 @@ impl Team {
         } else if let Some(default) = self.default_session(caller).await? {
             default
         } else {
-            self.operators_session().await?
+            let last = self.core.store.settings().get(CURRENT).await?;
+            last.unwrap_or_else(|| IMPLICIT_SESSION.to_owned())
         };
         check::key("session_id", Some(&session_id))?;
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
-    }
-
-    /// The session of the operator's calls that name none: the one that the operator last started,
-    /// else the one that every database has. In a database from before that id was reserved,
-    /// another principal may own that session; then the operator gets a new one.
-    async fn operators_session(&self) -> Result<String> {
-        if let Some(current) = self.core.store.settings().get(CURRENT).await? {
-            return Ok(current);
-        }
-        let row = self.core.store.sessions().owner(IMPLICIT_SESSION).await?;
-        if row.is_none_or(|row| row.owner == Some(Principal::Operator)) {
-            return Ok(IMPLICIT_SESSION.to_owned());
-        }
-        let fresh = fresh_session_id();
-        let job = self.core.store.write(job!(|tx| {
-            // Another call may have set it meanwhile.
-            if let Some(current) = tx.settings().get(CURRENT).await? {
-                return Ok(current);
-            }
-            tx.settings().put(CURRENT, &fresh).await?;
-            Ok(fresh)
-        }));
-        job.await
     }
 
     /// Begins a session, or begins it again: then it gets back what it left open.
@@ -133,7 +107,12 @@ impl Team {
             check::key(field, text.as_deref())?;
         }
         let session_id = match (new.session_id.as_deref(), own) {
-            (Some(named), _) => self.session_to_start(caller, named).await?,
+            (Some(named), _) => {
+                check::key("session_id", Some(named))?;
+                // A client's process may choose any unclaimed id; a token that a person minted is
+                // for one session.
+                self.session_of(caller, named, caller.process().is_some()).await?
+            }
             (None, Some(own)) => own.to_owned(),
             (None, None) => fresh_session_id(),
         };
@@ -161,18 +140,6 @@ impl Team {
         job.await
     }
 
-    /// The session that a caller wants to begin. A client's process may choose any unclaimed id; a
-    /// token that a person minted is for one session.
-    async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String> {
-        check::key("session_id", Some(named))?;
-        let session_id = self.session_of_client(caller, named).await?;
-        match self.standing(caller, &session_id).await? {
-            SessionStanding::Own => Ok(session_id),
-            SessionStanding::Unclaimed if caller.process().is_some() => Ok(session_id),
-            standing => Err(refusal(caller, &session_id, standing)),
-        }
-    }
-
     /// Ends a session. Returns it with the id of its open record, which is an orphan from then on.
     #[boxed]
     pub async fn end_session(
@@ -196,7 +163,7 @@ impl Team {
     /// Removes the secrets of sessions that ended so long ago that their ids are free.
     #[boxed]
     pub async fn sweep_session_secrets(&self) -> Result<()> {
-        let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
+        let Some(secrets) = &self.core.sessions.secrets else { return Ok(()) };
         let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
         loop {
             let over =
@@ -208,11 +175,9 @@ impl Team {
                 }
             }
             if !over.is_empty() {
-                let write = self
-                    .core
-                    .store
-                    .write(job!(|tx| tx.sessions().forget_secrets(&over, before).await));
-                write.await?;
+                self.core
+                    .change(job!(|tx| tx.sessions().forget_secrets(&over, before).await))
+                    .await?;
             }
             if is_last {
                 return Ok(());
@@ -290,17 +255,11 @@ impl Team {
         Page::read("sessions", page.into(), read, key).await
     }
 
+    /// Counts a tool call. With a frequency, tells whether it is time to look at the record; if so,
+    /// resets the count. One write job does all of it, so exactly one of many concurrent calls is
+    /// told.
     #[boxed]
     pub async fn count_tool(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-        tool_name: Option<String>,
-    ) -> Result<i64> {
-        Ok(self.counted(caller, acting, tool_name, None).await?.since)
-    }
-
-    async fn counted(
         &self,
         caller: &Caller,
         acting: ActingSession,
@@ -334,19 +293,6 @@ impl Team {
             Ok(())
         }));
         job.await
-    }
-
-    /// Counts a tool call and tells whether it is time to look at the record; if so, resets the
-    /// count. One write job does all of it, so exactly one of many concurrent calls is told.
-    #[boxed]
-    pub async fn check_in(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-        tool_name: Option<String>,
-        frequency: i64,
-    ) -> Result<ToolCallCount> {
-        self.counted(caller, acting, tool_name, Some(frequency)).await
     }
 }
 
@@ -542,7 +488,7 @@ mod tests {
         .await;
         let team = &services.team;
         let acting = ActingSession { session_id: "s".to_owned(), agent_id: String::new() };
-        let count = team.count_tool(&Caller::Operator, acting, None).await.unwrap();
+        let count = team.count_tool(&Caller::Operator, acting, None, None).await.unwrap().since;
         let detail = team.session_detail(&Caller::Operator, "s").await.unwrap();
         assert_eq!((count, detail.session.ended_at), (1, None));
         let row = test.store.sessions().owner("s").await.unwrap().unwrap();

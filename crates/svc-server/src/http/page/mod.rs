@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, reque
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use svc_core::service::access::{LoginCode, LoginTicket, SignInKey};
+use svc_core::service::access::{LoginCode, LoginTicket, SignInKey, TokenInfo};
 use svc_model::{Caller, Timestamp, TokenId, limits};
 use svc_sys::connection_owner::ConnectionOwner;
 
@@ -188,8 +188,9 @@ async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
     // Before the key is used up: an attempt by another user must not invalidate it.
     check_sender(parts.extensions.get().copied(), &key)?;
     let browser = app.services.access.sign_in(key).await?;
-    let cookie = set_cookie(&parts, &browser.secret, limits::BROWSER_TTL.as_secs());
-    let answer = SignedIn { token_id: browser.token_id, expires_at: browser.expires_at };
+    let cookie = set_cookie(&parts, &browser.token, limits::BROWSER_TTL.as_secs());
+    let TokenInfo { token_id, expires_at, .. } = browser.info;
+    let answer = SignedIn { token_id, expires_at };
     Ok(([(header::SET_COOKIE, cookie)], Json(answer)).into_response())
 }
 

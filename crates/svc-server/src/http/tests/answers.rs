@@ -589,6 +589,8 @@ async fn process_tokens() -> Script {
             }
         }
         script.text = script.text.replace(&format!("process {own}"), "process <pid>");
+        let own_pid = format!("\"client_pid\": {own}");
+        script.text = script.text.replace(&own_pid, "\"client_pid\": <pid>");
     }
     script
 }
@@ -690,7 +692,7 @@ async fn sessions() -> Script {
     let team = script.server.services.team.clone();
     let acting = begin(&team, "s-1", Some("claude")).await;
     begin(&team, "s-2", Some("codex")).await;
-    team.count_tool(&Caller::Operator, acting, Some("Bash".to_owned())).await.unwrap();
+    team.count_tool(&Caller::Operator, acting, Some("Bash".to_owned()), None).await.unwrap();
     script.get("/v1/sessions").await;
     script.get("/v1/sessions?client=codex&open=true&project=/work").await;
     let first = script.get("/v1/sessions?limit=1").await.text("next_cursor");

@@ -28,7 +28,7 @@ use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, Method, Request, header, request::Builder};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use svc_core::service::{Services, Tokens, Tuning, process::RequestSender};
+use svc_core::service::{ServiceSettings, Services, Tokens, Tuning, process::RequestSender};
 use svc_model::{Ids, LocalProcess, Timestamp};
 use svc_store::testing::TestStore;
 use tokio::runtime::Runtime;
@@ -94,7 +94,14 @@ impl TestServer {
         let file = test.folder().join("token");
         let tokens = Tokens::open_or_make(&file).unwrap();
         let clock = Arc::clone(&test.clock) as _;
-        let services = Services::new(test.store.clone(), clock, Ids::counting(), *tuning, tokens);
+        let services = Services::new(
+            test.store.clone(),
+            clock,
+            Ids::counting(),
+            *tuning,
+            tokens,
+            ServiceSettings::default(),
+        );
         let operator = std::fs::read_to_string(file).unwrap().trim().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -35,7 +35,6 @@ use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::{
     service::{
         Error, ResourceKind,
-        access::RecordedCaller,
         mcp::{CallEnd, NewCall},
     },
     tools::{
@@ -353,10 +352,9 @@ async fn resume(server: &McpServer, row: &CallRow) -> Result<Result<(), Unresuma
     let Some(principal) = &row.principal else { return unknown("its principal cannot be read") };
     let Some(revision) = row.revision else { return unknown("its revision cannot be read") };
     let access = &server.services.access;
-    let caller = match access.caller_of_record(principal, row.credential.as_deref()).await? {
-        RecordedCaller::Good(caller) => caller,
-        RecordedCaller::Revoked => return Ok(Err(Unresumable::Unauthorized)),
-        RecordedCaller::Unknown => return unknown("its principal has no such token"),
+    let caller = match access.caller_of_record(principal, row.credential.as_deref()).await {
+        Err(Error::Unauthorized) => return Ok(Err(Unresumable::Unauthorized)),
+        caller => caller?,
     };
     let credential = row.credential.clone();
     let credential = credential.unwrap_or_else(|| access.credential_name(&caller));
@@ -375,7 +373,9 @@ async fn resume(server: &McpServer, row: &CallRow) -> Result<Result<(), Unresuma
     };
     let acts_for = record.acting_session.as_deref();
     let caller = server.services.team.in_project_of(&caller, acts_for).await?;
-    record.hold = server.services.hold_anyway(&caller, BudgetKind::Requests).map(Arc::new);
+    // A call that an earlier daemon began goes on, even above the bound.
+    let hold = server.services.hold(&caller, BudgetKind::Requests, 1).ok().flatten();
+    record.hold = hold.map(Arc::new);
     let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
     let Some(tool) = tool else { return unknown("its tool cannot be repeated") };
     let id = row.call_id.clone();
