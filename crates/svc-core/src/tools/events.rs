@@ -121,7 +121,7 @@ mod tests {
 
     use super::super::{
         ErrorType,
-        testing::{World, each, eventually, nothing},
+        tests::{World, each, eventually, nothing},
     };
 
     async fn add(world: &World, stream: &'static str, kind: &str) {

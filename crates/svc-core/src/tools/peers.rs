@@ -296,7 +296,7 @@ mod tests {
 
     use super::super::{
         ErrorType,
-        testing::{World, each, nothing, text},
+        tests::{World, each, nothing, text},
     };
 
     /// Registers the peer of a session and returns its id.

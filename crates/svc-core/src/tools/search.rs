@@ -451,7 +451,7 @@ mod tests {
     use super::{
         super::{
             Output,
-            testing::{World, each},
+            tests::{World, each},
         },
         *,
     };

@@ -292,7 +292,7 @@ mod tests {
 
     use super::super::{
         Call, ErrorType,
-        testing::{World, each, eventually, nothing, text},
+        tests::{World, each, eventually, nothing, text},
     };
 
     async fn frame(world: &World, task: &str, line: &str) {
