@@ -9,8 +9,11 @@ use svc_model::{
     limits, quote,
 };
 
-use super::{Call, Failure, Tool, sessions::acting_session};
-use crate::service::journal::{ValueDistances, distance_error};
+use super::{Call, Failure, Tool, sessions::in_session};
+use crate::service::{
+    journal::{ValueDistances, distance_error},
+    team::ActingSession,
+};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -26,7 +29,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Does a value fit")
             .read_only()
             .heavy(),
-        Tool::new("store_value", STORE, store).title("Keep a value").idempotent(),
+        in_session("store_value", STORE, store).title("Keep a value").idempotent(),
         Tool::new("list_values", LIST, list).title("List values").read_only(),
     ]
 }
@@ -215,9 +218,6 @@ struct StoreValueInput {
     cluster_id: String,
     /// The axis of the cluster; follows from its id.
     axis: Option<Axis>,
-    /// Session id; your own by default. Selects the project.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -232,9 +232,12 @@ struct ValueStored {
     created_at: Timestamp,
 }
 
-async fn store(call: Call, input: StoreValueInput) -> Result<ValueStored, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let (journal, StoreValueInput { text, cluster_id, axis, .. }) = (&call.services.journal, input);
+async fn store(
+    call: Call,
+    acting: ActingSession,
+    input: StoreValueInput,
+) -> Result<ValueStored, Failure> {
+    let (journal, StoreValueInput { text, cluster_id, axis }) = (&call.services.journal, input);
     let stored = journal.store_value(&call.caller, acting, text, cluster_id, axis).await?;
     Ok(ValueStored {
         text: quote::excerpt(&stored.value.text, 120),
@@ -304,7 +307,7 @@ async fn list(call: Call, input: ValueListInput) -> Result<ValueList, Failure> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing::{World, each, text};
+    use super::super::tests::{World, each, text};
     use crate::tools::{Call, ErrorType};
 
     async fn try_it(world: &World, call: &Call, about: &str) {
