@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use svc_model::{Event, NOT_BLANK, Timestamp, limits};
+use svc_model::{Event, NOT_BLANK, limits};
 
 use super::{Call, Failure, Tool, ToolError};
 use crate::service::log::{EventReading, Gap, Selector};
@@ -50,7 +49,7 @@ struct EventsReadArguments {
 
 #[derive(Serialize, JsonSchema)]
 struct EventsReadResult {
-    events: Vec<ReadEvent>,
+    events: Vec<Event>,
     /// How many there are.
     count: usize,
     /// Goes into `after` the next time.
@@ -61,21 +60,6 @@ struct EventsReadResult {
     /// The stream is over: nothing will follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     closed: bool,
-}
-
-/// An event.
-#[derive(Serialize, JsonSchema)]
-struct ReadEvent {
-    /// Its position in the whole log.
-    position: i64,
-    stream: String,
-    /// Its number in its stream.
-    seq: i64,
-    /// What happened.
-    kind: String,
-    /// As the kind has it.
-    data: Box<RawValue>,
-    at: Timestamp,
 }
 
 async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult, Failure> {
@@ -90,25 +74,8 @@ async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
     let log = &call.services.log;
     let reading = log.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
-    let events: Vec<ReadEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
-    let EventReading { next_after, gap, closed, .. } = reading;
-    let count = events.len();
-    Ok(EventsReadResult { events, count, next_after, gap, closed })
-}
-
-fn item(event: &Event) -> Result<ReadEvent, ToolError> {
-    let data = RawValue::from_string(event.data.to_string()).map_err(|error| {
-        tracing::error!(position = event.position, %error, "an event in the log is not JSON");
-        ToolError::internal()
-    })?;
-    Ok(ReadEvent {
-        position: event.position,
-        stream: event.stream.as_str().to_owned(),
-        seq: event.seq,
-        kind: event.kind.to_string(),
-        data,
-        at: event.at,
-    })
+    let EventReading { events, next_after, gap, closed } = reading;
+    Ok(EventsReadResult { count: events.len(), events, next_after, gap, closed })
 }
 
 #[cfg(test)]

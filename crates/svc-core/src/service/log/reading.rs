@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
 use svc_store::{
-    Batch, Commit, FeedScope, ListenerRead, LogPage, PageSize, StoreError, StreamListener,
-    StreamView,
+    Batch, Commit, ListenerRead, LogPage, PageSize, StoreError, StreamListener, StreamView,
 };
 use tokio::{
     sync::watch,
@@ -15,7 +14,7 @@ use tokio::{
 
 use super::{
     Log,
-    subscription::{Gap, LogSource, Selector, StartAfter, TailRead, stream_named, view_of},
+    subscription::{Gap, LogSource, Selector, StartAfter},
 };
 use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check};
@@ -51,14 +50,7 @@ impl Log {
         let deadline = Instant::now() + wait;
         let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
         let (store, reader) = (&self.core.store, Reader::for_tool(caller));
-        let (mut source, bounds) = match selector {
-            Selector::Stream(name) => {
-                LogSource::stream(store, stream_named(name)?, Some(reader)).await?
-            }
-            Selector::Prefix(prefix) => {
-                LogSource::feed(store, FeedScope::prefix(prefix, reader)).await?
-            }
-        };
+        let (mut source, bounds) = LogSource::open(store, selector, reader).await?;
         let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
         loop {
             // The head is read before the page, so events up to the head that the filter skipped
@@ -103,9 +95,8 @@ async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&s
     loop {
         source.wait(*cursor).await;
         let mut next = *cursor;
-        let TailRead::Batches(batches) = source.tail(&mut next, limits::CHUNK_BYTES) else {
-            return;
-        };
+        let read = source.tail(&mut next, limits::CHUNK_BYTES);
+        let Some(ListenerRead::Items(batches)) = read else { return };
         if batches.iter().any(|batch| concerns(batch)) {
             return;
         }
@@ -131,18 +122,10 @@ impl Log {
         limit: Option<u32>,
     ) -> Result<EventPage> {
         let size = PageSize::rows(check::limit(limit)?);
-        let LogPage { events, more } = match selector {
-            Selector::Stream(name) => {
-                let (name, reader) = (stream_named(name)?, Reader::from_caller(caller));
-                let view = view_of(&self.core.store, &name, Some(&reader)).await?;
-                self.core.store.events().of_stream(view.id, &name, after, kind, size).await?
-            }
-            Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, Reader::from_caller(caller));
-                self.core.store.events().of_feed(&scope, after, i64::MAX, kind, size).await?
-            }
-        };
-        let next = events.last().filter(|_| more).map(|event| selector.cursor_of(event));
+        let reader = Reader::from_caller(caller);
+        let (source, _) = LogSource::open(&self.core.store, selector, reader).await?;
+        let LogPage { events, more } = source.events(after, i64::MAX, kind, size).await?;
+        let next = events.last().filter(|_| more).map(|event| source.cursor_of(event));
         Ok(EventPage { events, next })
     }
 }
@@ -170,28 +153,26 @@ impl StreamFollower {
     pub async fn next(&mut self) -> Result<Option<Vec<Event>>> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
-                TailRead::Batches(batches) => {
+                Some(ListenerRead::Items(batches)) => {
                     batches.iter().flat_map(|batch| batch.events.iter().cloned()).collect()
                 }
                 // The tail has only commits since this reader began to listen.
-                TailRead::Nothing | TailRead::Closed | TailRead::Behind | TailRead::Withdrawn => {
-                    Box::pin(self.read_table()).await?
-                }
+                _ => Box::pin(self.read_table()).await?,
             };
             if !events.is_empty() {
                 return Ok(Some(events));
             }
             match self.source.tail(&mut self.cursor.clone(), 0) {
-                TailRead::Closed => return Ok(None),
-                TailRead::Nothing if self.was_closed => return Ok(None),
-                TailRead::Nothing => self.source.wait(self.cursor).await,
+                Some(ListenerRead::Closed) => return Ok(None),
+                Some(ListenerRead::Nothing) if self.was_closed => return Ok(None),
+                Some(ListenerRead::Nothing) => self.source.wait(self.cursor).await,
                 // The table had no more than the cursor, so the stream may have been removed.
-                TailRead::Behind => {
+                Some(ListenerRead::Behind) => {
                     if !Box::pin(self.source.is_there()).await? {
                         return Ok(None);
                     }
                 }
-                TailRead::Batches(_) | TailRead::Withdrawn => {}
+                Some(ListenerRead::Items(_)) | None => {}
             }
         }
     }
