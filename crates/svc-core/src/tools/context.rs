@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{Call, Failure, Tool, sessions::in_session};
 use crate::service::{
-    journal::{AssembledContext, ContextKind, ContextQuery, PremortemQuery},
+    journal::{AssembledContext, ContextKind, ContextQuery},
     team::ActingSession,
 };
 
@@ -74,16 +74,14 @@ async fn assemble(
 ) -> Result<AssembledContext, Failure> {
     let request = ContextQuery {
         query: input.query,
-        session_id: Some(acting.session_id),
-        project: None,
+        session_id: acting.session_id,
         kinds: input.context_types.unwrap_or_default(),
         limit: input.limit.unwrap_or(10),
         budget: budget(input.max_tokens, input.max_bytes),
         repeat: input.repeat.unwrap_or(false),
-        remember: true,
         hook_id: None,
     };
-    Ok(call.services.journal.assemble_context(&call.caller, &request).await?)
+    Ok(call.services.journal.assemble_context(&call.caller, request).await?)
 }
 
 const PREMORTEM: &str = "\
@@ -109,13 +107,9 @@ async fn premortem(
     acting: ActingSession,
     input: PremortemInput,
 ) -> Result<AssembledContext, Failure> {
-    let request = PremortemQuery {
-        domain: input.domain,
-        strategy: input.strategy,
-        session_id: Some(acting.session_id),
-        budget: budget(input.max_tokens, input.max_bytes),
-    };
-    Ok(call.services.journal.premortem(&call.caller, &request).await?)
+    let (kind, budget) =
+        ((input.domain, input.strategy), budget(input.max_tokens, input.max_bytes));
+    Ok(call.services.journal.premortem(&call.caller, &acting, kind, budget).await?)
 }
 
 #[cfg(test)]

@@ -372,8 +372,7 @@ pub struct NewOutcome {
     /// Result of the command.
     pub verdict: OutcomeVerdict,
     /// A summary of its output; only the beginning is kept.
-    #[serde(default)]
-    pub summary: String,
+    pub summary: Option<String>,
     /// The client's id of the tool call; a repeat with the same id changes nothing.
     #[schemars(regex(pattern = NOT_BLANK))]
     pub tool_use_id: Option<String>,
@@ -421,7 +420,12 @@ pub(in crate::service) async fn put_outcome(
         session_id: acting.session_id.clone(),
         command: new.command,
         verdict: new.verdict,
-        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
+        summary: new
+            .summary
+            .unwrap_or_default()
+            .chars()
+            .take(limits::OUTCOME_SUMMARY_CHARS)
+            .collect(),
         at: tx.now(),
     };
     let made = outcome.outcome_id.clone();
