@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::{Call, Failure, Tool};
 use crate::service::{
+    Page,
     agents::{NewDispatch, WantedMode},
     prompts::{AnswerRequest, PromptOutcome},
 };
@@ -170,16 +171,8 @@ struct AgentListArguments {
     callable: Option<bool>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct AgentListResult {
-    /// By name.
-    agents: Vec<InstanceView>,
-    count: usize,
-}
-
-async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, Failure> {
-    let agents = call.services.agents.instances(input.callable.unwrap_or(false)).await?;
-    Ok(AgentListResult { count: agents.len(), agents })
+async fn list(call: Call, input: AgentListArguments) -> Result<Page<InstanceView>, Failure> {
+    Ok(Page::last(call.services.agents.instances(input.callable.unwrap_or(false)).await?))
 }
 
 const ANSWER: &str = "\
