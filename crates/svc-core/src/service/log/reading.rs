@@ -1,16 +1,13 @@
-//! Events for readers without a connection: one response that may wait, a page, the events of one
-//! stream as they are appended, and which of a set of streams have new events.
+//! Events for readers without a connection: a page, for a program or a tool; the events of one
+//! stream as they are appended; and which of a set of streams have new events.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
-use svc_store::{
-    Batch, Commit, ListenerRead, LogPage, PageSize, StoreError, StreamListener, StreamView,
-};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use svc_store::{Commit, ListenerRead, LogPage, PageSize, StreamListener, StreamView};
+use tokio::sync::watch;
 
 use super::{
     Log,
@@ -20,23 +17,25 @@ use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check};
 
 /// The events after a cursor.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct EventReading {
-    /// Empty if no event followed in time.
     pub events: Vec<Event>,
-    /// The cursor for the next call.
+    /// How many there are.
+    pub count: usize,
+    /// Goes into `after` the next time.
     pub next_after: i64,
-    /// The events that the reader asked for and the log no longer has.
+    /// What was asked for and the log does not have any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// Whether the stream is closed and these events reach its end.
+    /// The stream is over: nothing will follow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
 }
 
 impl Log {
-    /// The events after a cursor. If there are none yet, waits up to `wait` for the next.
-    ///
-    /// For tools. Streams of responses are hidden from every caller: the response of this call
-    /// becomes an event of such a stream, so each one would contain all earlier ones.
+    /// The events after a cursor, for tools. Streams of responses are hidden from every caller: the
+    /// response of this call becomes an event of such a stream, so each one would contain all
+    /// earlier ones.
     #[boxed]
     pub async fn read_events(
         &self,
@@ -45,62 +44,24 @@ impl Log {
         after: u64,
         kind: Option<&str>,
         limit: Option<u32>,
-        wait: Duration,
     ) -> Result<EventReading> {
-        let deadline = Instant::now() + wait;
         let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
-        let (store, reader) = (&self.core.store, Reader::for_tool(caller));
-        let (mut source, bounds) = LogSource::open(store, selector, reader).await?;
-        let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
-        loop {
-            // The head is read before the page, so events up to the head that the filter skipped
-            // have been read.
-            let bounds = match source.bounds().await {
-                Err(StoreError::NoStream) => {
-                    return Err(Error::not_found(ResourceKind::Stream, selector.name()));
-                }
-                bounds => bounds?,
-            };
-            let page = source.events(cursor, i64::MAX, kind, size).await?;
-            if !source.is_readable_now().await? {
-                return Err(Error::not_found(ResourceKind::Stream, selector.name()));
-            }
-            let last = page.events.last().map(|event| source.cursor_of(event));
-            let events = page.events;
-            if let Some(next_after) = last.filter(|_| page.more) {
-                return Ok(EventReading { events, next_after, gap, closed: false });
-            }
-            cursor = cursor.max(bounds.head).max(last.unwrap_or(0));
-            let closed = bounds.closed && cursor == bounds.head;
-            let has_answer = !events.is_empty() || gap.is_some() || closed;
-            let is_over = has_answer || {
-                let more = wait_for_kind(&mut source, &mut cursor, kind);
-                timeout_at(deadline, more).await.is_err()
-            };
-            if is_over {
-                return Ok(EventReading { events, next_after: cursor, gap, closed });
-            }
+        let reader = Reader::for_tool(caller);
+        // The head is read before the page, so events up to the head that the filter skipped have
+        // been read.
+        let (mut source, bounds) = LogSource::open(&self.core.store, selector, reader).await?;
+        let (cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
+        let LogPage { events, more } = source.events(cursor, i64::MAX, kind, size).await?;
+        if !source.is_readable_now().await? {
+            return Err(Error::not_found(ResourceKind::Stream, selector.name()));
         }
-    }
-}
-
-/// Waits until the table may have a matching event. Moves the cursor past commits without an event
-/// of the kind, so that a busy daemon does not cause a read of the table for each commit.
-async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&str>) {
-    let concerns = |batch: &Batch| {
-        let is_wanted =
-            kind.is_none_or(|kind| batch.events.iter().any(|event| &*event.kind == kind));
-        batch.closed || is_wanted
-    };
-    loop {
-        source.wait(*cursor).await;
-        let mut next = *cursor;
-        let read = source.tail(&mut next, limits::CHUNK_BYTES);
-        let Some(ListenerRead::Items(batches)) = read else { return };
-        if batches.iter().any(|batch| concerns(batch)) {
-            return;
-        }
-        *cursor = next;
+        let last = events.last().map(|event| source.cursor_of(event));
+        let next_after = match last {
+            Some(last) if more => last,
+            last => cursor.max(bounds.head).max(last.unwrap_or(0)),
+        };
+        let closed = !more && bounds.closed && next_after == bounds.head;
+        Ok(EventReading { count: events.len(), events, next_after, gap, closed })
     }
 }
 
