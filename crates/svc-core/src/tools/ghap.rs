@@ -253,25 +253,12 @@ const ORPHAN: &str = "\
 Looks for a record that another session of this project left open: a session that is over, or was not heard of for half an \
 hour. adopt_ghap takes it over, abandon_orphan ends it.";
 
-#[derive(Default, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 struct OrphanOutput {
     has_orphan: bool,
-    /// The record.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<GhapId>,
-    /// The session that left it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    goal: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hypothesis: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    action: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prediction: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<Timestamp>,
+    /// The record, and the session that left it.
+    #[serde(flatten)]
+    ghap: Option<Ghap>,
     /// How many there are besides.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<usize>,
@@ -284,19 +271,7 @@ async fn get_orphan(
 ) -> Result<OrphanOutput, Failure> {
     let orphans = call.services.journal.orphans(&call.caller, &acting).await?;
     let more = orphans.len().checked_sub(1);
-    let orphan = orphans.into_iter().next();
-    let Some(ghap) = orphan else { return Ok(OrphanOutput::default()) };
-    Ok(OrphanOutput {
-        has_orphan: true,
-        id: Some(ghap.id),
-        session_id: Some(ghap.session_id),
-        goal: Some(ghap.goal),
-        hypothesis: Some(ghap.hypothesis),
-        action: Some(ghap.action),
-        prediction: Some(ghap.prediction),
-        created_at: Some(ghap.created_at),
-        more,
-    })
+    Ok(OrphanOutput { has_orphan: more.is_some(), ghap: orphans.into_iter().next(), more })
 }
 
 const ADOPT: &str = "\
