@@ -296,32 +296,28 @@ mod tests {
         assert!(third.as_mut().now_or_never().is_some());
     }
 
-    #[test]
-    fn with_one_turn_principals_alternate() {
+    #[tokio::test]
+    async fn with_one_turn_principals_alternate() {
         let turns = ReadScheduler::new(1);
-        let (greedy, other) = (principal("greedy"), principal("other"));
-        let mut running = turns.take(&greedy).now_or_never();
-        let mut waiting: Vec<_> = [&greedy, &greedy, &greedy, &other, &other]
-            .into_iter()
-            .map(|principal| (principal, Box::pin(turns.take(principal))))
-            .collect();
-        for (_, take) in &mut waiting {
-            assert!(take.as_mut().now_or_never().is_none());
+        let running = turns.take(&principal("greedy")).await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut readers = Vec::new();
+        for name in ["greedy", "greedy", "greedy", "other", "other"] {
+            let (turns, order) = (turns.clone(), Arc::clone(&order));
+            readers.push(tokio::spawn(async move {
+                let turn = turns.take(&principal(name)).await;
+                lock(&order).push(name);
+                tokio::task::yield_now().await;
+                drop(turn);
+            }));
         }
-        let mut order = Vec::new();
-        while !waiting.is_empty() {
-            drop(running.take());
-            let place = waiting
-                .iter_mut()
-                .position(|(_, take)| {
-                    running = take.as_mut().now_or_never();
-                    running.is_some()
-                })
-                .expect("somebody has the turn");
-            order.push(waiting.remove(place).0.to_string());
+        // All of them wait now.
+        tokio::task::yield_now().await;
+        drop(running);
+        for reader in readers {
+            reader.await.unwrap();
         }
-        let (greedy, other) = (greedy.to_string(), other.to_string());
-        assert_eq!(order, [&other, &greedy, &other, &greedy, &greedy].map(String::clone));
+        assert_eq!(*lock(&order), ["other", "greedy", "other", "greedy", "greedy"]);
     }
 
     #[test]

@@ -374,7 +374,7 @@ pub struct NewOutcome {
     /// A summary of its output; only the beginning is kept.
     pub summary: Option<String>,
     /// The client's id of the tool call; a repeat with the same id changes nothing.
-    #[schemars(regex(pattern = NOT_BLANK))]
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub tool_use_id: Option<String>,
 }
 
