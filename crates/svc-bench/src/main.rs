@@ -29,6 +29,7 @@ mod load;
 mod neighbour;
 mod peers;
 mod report;
+mod retrieval;
 mod sandbox;
 mod scenario;
 mod search;

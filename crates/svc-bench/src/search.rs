@@ -3,10 +3,7 @@
 
 use std::time::Instant;
 
-use svc_core::service::search::{
-    find,
-    retrieval::{Estimate, NOW, QueryPart, RetrievalFixture, SearchScores, SearchSystem},
-};
+use svc_core::service::search::find;
 use svc_model::Reader;
 use tokio::runtime::Runtime;
 
@@ -14,6 +11,7 @@ use super::{
     append,
     bench::Bench,
     report::{self, Figure, Goal, Slice, Summary},
+    retrieval::{Estimate, NOW, QueryPart, RetrievalFixture, SearchScores, SearchSystem},
 };
 
 /// The goal: the lead of the search over plain BM25.

@@ -2,6 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer, ser};
+use serde_json::value::RawValue;
+
 use crate::{Timestamp, limits, words::words};
 
 /// Number of an event within its stream: 1, 2, 3 …, without gaps. As a cursor, 0 is before the
@@ -9,7 +13,7 @@ use crate::{Timestamp, limits, words::words};
 pub type Seq = i64;
 
 /// Name of a stream, such as `task/<id>` or `team`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct StreamName(Arc<str>);
 
 impl StreamName {
@@ -78,22 +82,33 @@ pub struct NewEvent {
 
 impl NewEvent {
     /// An event of the daemon's own. `data` has to serialise, as types with string keys do.
-    pub fn new(kind: impl Into<EventKind>, data: &impl serde::Serialize) -> Self {
+    pub fn new(kind: impl Into<EventKind>, data: &impl Serialize) -> Self {
         let data = serde_json::to_string(data).expect("a value of ours has a JSON form");
         Self { kind: kind.into(), data: data.into(), producer_id: None }
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "ListedEvent")]
 pub struct Event {
-    /// Orders the whole log. Never used twice.
+    /// Position in the whole log.
     pub position: i64,
+    #[schemars(with = "String")]
     pub stream: StreamName,
+    /// Position in its stream.
     pub seq: Seq,
     pub kind: EventKind,
-    /// One line of JSON.
+    // One line of JSON.
+    #[serde(serialize_with = "as_json")]
+    #[schemars(with = "serde_json::Value")]
     pub data: Arc<str>,
     pub at: Timestamp,
+}
+
+fn as_json<S: Serializer>(data: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    let json: &RawValue = serde_json::from_str(data).map_err(ser::Error::custom)?;
+    json.serialize(serializer)
 }
 
 /// The forms in which an event goes out as a server-sent event.

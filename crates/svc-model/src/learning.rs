@@ -92,7 +92,7 @@ pub struct Value {
     /// Its id.
     pub id: ValueId,
     /// The project that it was drawn in.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub project: Option<String>,
     /// How the records were looked at.
     pub axis: Axis,
@@ -101,6 +101,7 @@ pub struct Value {
     /// The sentence.
     pub text: String,
     /// 1 - cosine to the middle of the cluster.
+    #[serde(rename = "distance_to_centroid")]
     pub distance: f64,
     /// When it was found to fit.
     pub validated_at: Timestamp,

@@ -101,8 +101,6 @@ pub const TASK_FRAMES_BYTES: usize = 256 * 1024;
 pub const WATCHED_TASKS: usize = 64;
 /// Maximum wait of a call for a task.
 pub const TASK_WAIT: Duration = Duration::from_hours(1);
-/// Maximum wait of a call for an event.
-pub const EVENTS_WAIT: Duration = Duration::from_mins(1);
 pub const PRODUCER_ID_BYTES: usize = 128;
 
 /// Numbers to try as suffix of a peer's name that is taken.

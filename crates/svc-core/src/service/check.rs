@@ -48,14 +48,6 @@ pub(super) fn text(field: &'static str, text: &str, max_chars: usize) -> Result<
     Ok(())
 }
 
-/// Refuses a number that is not from 0 to 1.
-pub(super) fn fraction(field: &'static str, share: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&share) {
-        return Ok(());
-    }
-    Err(Error::invalid(field, "must be from 0 to 1"))
-}
-
 /// Refuses an object of free form with more than [`limits::JSON_LEVELS`] levels.
 pub(super) fn levels(field: &'static str, members: Option<&Map<String, Value>>) -> Result<()> {
     let most = limits::JSON_LEVELS;

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,6 +17,8 @@ use svc_store::{Batch, ListenerRead, Store, StoreError, StreamListener, WriteTx}
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
 use super::{Result, budget::Budget, projects::Projects, reads::ReadScheduler};
+
+pub(super) use super::reads::lock;
 
 /// Shared by all services. A clone costs one reference count: services and thousands of readers of
 /// the log hold one.
@@ -114,11 +116,6 @@ impl Core {
     pub(super) fn is_gone(&self, process: &MachineProcess) -> bool {
         self.state_of(process) == ProcessState::Gone
     }
-}
-
-/// Locks a mutex also after a panic of another holder: no holder leaves half a change.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Appends events to a stream; opens the stream if it does not exist.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use svc_model::{
-    CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, Timestamp, limits,
+    CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, limits,
 };
 use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, job};
 use svc_wire::mcp::Revision;
@@ -26,27 +26,6 @@ pub struct NewMcpSession {
     pub client: Option<String>,
     /// JSON: the client's capabilities.
     pub capabilities: String,
-}
-
-#[derive(Debug, Clone)]
-pub struct NewCall {
-    /// The session of the call, and the transport of its messages.
-    pub session: Option<(McpSessionId, McpTransport)>,
-    /// Names the credential of the call.
-    pub credential: String,
-    /// The session that the tool acts for.
-    pub acts_for: Option<String>,
-    pub revision: Revision,
-    /// JSON: the id of the request.
-    pub rpc_id: String,
-    pub tool: String,
-    /// JSON: the request's `params`.
-    pub params: String,
-    /// The client gets the result as a task.
-    pub is_task: bool,
-    /// JSON: what the client has answered so far.
-    pub answers: Option<String>,
-    pub started_at: Timestamp,
 }
 
 #[derive(Debug, Clone)]
@@ -200,42 +179,28 @@ impl Mcp {
         Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
+    pub fn new_call_id(&self) -> CallId {
+        CallId::new(&self.core.ids, self.core.now())
+    }
+
     /// Puts a call on record before its tool runs. `first` is the first message to the client, if
     /// any.
     #[boxed]
     pub async fn begin_call(
         &self,
         caller: &Caller,
-        new: NewCall,
+        row: CallRow,
+        transport: McpTransport,
         first: Option<String>,
-    ) -> Result<(CallRow, StreamName)> {
-        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
+    ) -> Result<()> {
         let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-            let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
-            let row = CallRow {
-                call_id: CallId::new(&ids, tx.now()),
-                session_id: new.session.map(|(id, _)| id),
-                principal,
-                credential: Some(new.credential),
-                acts_for: new.acts_for,
-                revision: Some(new.revision),
-                rpc_id: new.rpc_id,
-                tool: new.tool,
-                params: new.params,
-                is_task: new.is_task,
-                state: CallState::Working,
-                asks: None,
-                answers: new.answers,
-                started_at: new.started_at,
-                updated_at: tx.now(),
-            };
             let stream = row.stream(transport);
             tx.mcp().insert_call(&row).await?;
             tx.streams().open(&stream, &StreamVisibility::Answers).await?;
             if let Some(first) = first {
                 tx.append(&stream, vec![message(first)]).await?;
             }
-            Ok((row, stream))
+            Ok(())
         }));
         write.await
     }

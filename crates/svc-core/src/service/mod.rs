@@ -2,8 +2,8 @@
 //!
 //! [`Services`] has one field for each service. A service is a struct over the shared means of
 //! `core`. Its fields name the services that it calls, so that the direction is visible: `hooks`
-//! calls `handovers`, `journal`, `team` and `access`; `journal` calls `search` and `team`; `team`
-//! calls `access`; `conversations` calls `agents` and `hooks`; `agents` calls `access` and
+//! calls `handovers`, `journal`, `team` and `access`; `journal` calls `search`; `team` calls
+//! `access`; `conversations` calls `agents` and `hooks`; `agents` calls `access` and
 //! `prompts`; `machines` calls `agents` and `access`; `codex` calls `team` and `prompts`, and
 //! `handovers` sends through its connections.
 //!

@@ -1,14 +1,14 @@
 //! Heavy reads (pages of lists, searches, and their rendering), and the cache of recent ones.
 //!
-//! Heavy reads run on threads outside the runtime, a few at a time, round robin over principals. So
-//! a heavy read delays no light read and no write, and waits for at most one heavy read of each
-//! other principal.
+//! Heavy reads run on threads outside the runtime, a few at a time, and no principal takes every
+//! slot. So a heavy read delays no light read and no write, and no principal's reads keep those of
+//! another waiting for more than a few of them.
 //!
 //! A read costs several hand-overs to a thread of the store. Agents poll the same lists, so the
 //! cache serves a result until the next commit.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     num::NonZero,
     panic::resume_unwind,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,7 +18,11 @@ use std::{
 use serde::Serialize;
 use svc_model::{Principal, json_bytes, limits};
 use svc_store::Store;
-use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
+};
 
 use super::Result;
 
@@ -68,13 +72,13 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
     }
 
     fn known(&self, version: u64, key: &str) -> Option<Arc<V>> {
-        let known = self.lock();
+        let known = lock(&self.0);
         known.results.get(key).filter(|_| known.version == version).cloned()
     }
 
     fn keep(&self, version: u64, key: String, result: &Arc<V>) {
         let bytes = key.len() + weight(&**result);
-        let mut known = self.lock();
+        let mut known = lock(&self.0);
         // Another reader may have stored a later version.
         if version < known.version {
             return;
@@ -87,10 +91,11 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
             known.results.insert(key, Arc::clone(result));
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Known<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Locks a mutex also after a panic of another holder: no holder leaves half a change.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn weight<V: Serialize>(result: &V) -> usize {
@@ -98,90 +103,22 @@ fn weight<V: Serialize>(result: &V) -> usize {
     BESIDE + json_bytes(result)
 }
 
+/// Bounds the heavy reads that run at a time.
 #[derive(Debug, Clone)]
-pub(super) struct ReadScheduler(Arc<Mutex<Turns>>);
-
-#[derive(Debug)]
-struct Turns {
-    /// Bound on concurrent reads. If it is above one, a single principal has at most one less.
-    most: usize,
-    running: HashMap<Principal, usize>,
-    waiting: HashMap<Principal, VecDeque<oneshot::Sender<ReadTurn>>>,
-    /// Principals with waiting reads, in the order of their turns.
-    order: VecDeque<Principal>,
+pub(super) struct ReadScheduler {
+    /// Slots for the reads of all principals, first come first served.
+    all: Arc<Semaphore>,
+    /// For each principal, how many of its reads may have or wait for a slot: one less than there
+    /// are, so that some are left to others.
+    own: Arc<Mutex<HashMap<Principal, Arc<Semaphore>>>>,
+    most_of_one: usize,
 }
+
+/// Above this number of principals, those without a read are removed.
+const PRINCIPALS: usize = 64;
 
 /// A slot for one read, released on drop.
-#[derive(Debug)]
-struct ReadTurn {
-    turns: ReadScheduler,
-    principal: Principal,
-}
-
-impl Drop for ReadTurn {
-    fn drop(&mut self) {
-        let next = self.turns.lock().end(&self.principal);
-        if let Some((principal, waiting)) = next {
-            self.turns.give(principal, waiting);
-        }
-    }
-}
-
-impl Turns {
-    fn new(most: usize) -> Self {
-        Self { most, running: HashMap::new(), waiting: HashMap::new(), order: VecDeque::new() }
-    }
-
-    fn has_room(&self, principal: &Principal) -> bool {
-        let own = self.running.get(principal).copied().unwrap_or(0);
-        self.running.values().sum::<usize>() < self.most && own < self.most.saturating_sub(1).max(1)
-    }
-
-    fn begin(&mut self, principal: &Principal) {
-        *self.running.entry(principal.clone()).or_default() += 1;
-    }
-
-    fn end(&mut self, principal: &Principal) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
-        if let Some(running) = self.running.get_mut(principal) {
-            *running -= 1;
-            if *running == 0 {
-                self.running.remove(principal);
-            }
-        }
-        self.next()
-    }
-
-    /// Starts the turn of the next principal that may have one. The principal moves to the end of
-    /// the order if it has more reads waiting.
-    fn next(&mut self) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
-        loop {
-            let place = self.order.iter().position(|principal| self.has_room(principal))?;
-            let principal = self.order.remove(place)?;
-            let Some(queue) = self.waiting.get_mut(&principal) else { continue };
-            queue.retain(|waiting| !waiting.is_closed());
-            let next = queue.pop_front();
-            if queue.is_empty() {
-                self.waiting.remove(&principal);
-            } else {
-                self.order.push_back(principal.clone());
-            }
-            if let Some(waiting) = next {
-                self.begin(&principal);
-                return Some((principal, waiting));
-            }
-        }
-    }
-
-    fn wait(&mut self, principal: &Principal) -> oneshot::Receiver<ReadTurn> {
-        let (sender, receiver) = oneshot::channel();
-        let queue = self.waiting.entry(principal.clone()).or_default();
-        if queue.is_empty() {
-            self.order.push_back(principal.clone());
-        }
-        queue.push_back(sender);
-        receiver
-    }
-}
+type ReadTurn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Default for ReadScheduler {
     fn default() -> Self {
@@ -192,30 +129,22 @@ impl Default for ReadScheduler {
 
 impl ReadScheduler {
     fn new(most: usize) -> Self {
-        Self(Arc::new(Mutex::new(Turns::new(most))))
+        let all = Arc::new(Semaphore::new(most));
+        Self { all, own: Arc::default(), most_of_one: most.saturating_sub(1).max(1) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Turns> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives a started turn to the waiting reader. If the reader is gone, dropping the turn starts
-    /// the next.
-    fn give(&self, principal: Principal, waiting: oneshot::Sender<ReadTurn>) {
-        waiting.send(ReadTurn { turns: self.clone(), principal }).ok();
-    }
-
-    async fn take(&self, principal: &Principal) -> Option<ReadTurn> {
-        let waiting = {
-            let mut turns = self.lock();
-            if turns.has_room(principal) && !turns.waiting.contains_key(principal) {
-                turns.begin(principal);
-                return Some(ReadTurn { turns: self.clone(), principal: principal.clone() });
+    async fn take(&self, principal: &Principal) -> ReadTurn {
+        let own = {
+            let mut known = lock(&self.own);
+            if known.len() > PRINCIPALS {
+                known.retain(|_, own| Arc::strong_count(own) > 1);
             }
-            turns.wait(principal)
+            let own = known.entry(principal.clone());
+            Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(self.most_of_one))))
         };
-        // No sender is dropped while its receiver waits.
-        waiting.await.ok()
+        let own = own.acquire_owned().await.expect("it is never closed");
+        let slot = Arc::clone(&self.all).acquire_owned().await.expect("it is never closed");
+        (slot, own)
     }
 
     /// Runs a read in the principal's turn, on a thread outside the runtime. A reader that is
@@ -333,11 +262,11 @@ mod tests {
         for number in 0..100 {
             let piece = piece.clone();
             reads.get(store, number, async || Ok(piece)).await.unwrap();
-            let known = reads.lock();
+            let known = lock(&reads.0);
             assert!(known.bytes <= limits::READS_BYTES && known.results.len() < 8);
         }
         reads.get(store, 100, async || Ok("x".repeat(limits::READS_BYTES))).await.unwrap();
-        assert!(!reads.lock().results.contains_key("100"));
+        assert!(!lock(&reads.0).results.contains_key("100"));
     }
 
     fn principal(key: &str) -> Principal {
@@ -348,67 +277,61 @@ mod tests {
     fn principals_take_turns_and_none_takes_every_slot() {
         let turns = ReadScheduler::new(2);
         let (greedy, other) = (principal("greedy"), principal("other"));
-        let first = turns.take(&greedy).now_or_never().flatten().unwrap();
+        let first = turns.take(&greedy).now_or_never().unwrap();
         let mut second = Box::pin(turns.take(&greedy));
         let mut third = Box::pin(turns.take(&greedy));
         assert!(second.as_mut().now_or_never().is_none(), "one of two is left to others");
         assert!(third.as_mut().now_or_never().is_none());
         // Another principal does not wait, although two reads of the first principal have waited
         // longer.
-        let own = turns.take(&other).now_or_never().flatten().unwrap();
+        let own = turns.take(&other).now_or_never().unwrap();
         let mut next = Box::pin(turns.take(&other));
         assert!(next.as_mut().now_or_never().is_none());
         drop(first);
-        let second = second.as_mut().now_or_never().flatten().unwrap();
+        let second = second.as_mut().now_or_never().unwrap();
         drop(own);
-        let next = next.as_mut().now_or_never().flatten().unwrap();
+        let next = next.as_mut().now_or_never().unwrap();
         assert!(third.as_mut().now_or_never().is_none());
         drop((second, next));
-        assert!(third.as_mut().now_or_never().flatten().is_some());
+        assert!(third.as_mut().now_or_never().is_some());
     }
 
-    #[test]
-    fn with_one_turn_principals_alternate() {
+    #[tokio::test]
+    async fn with_one_turn_principals_alternate() {
         let turns = ReadScheduler::new(1);
-        let (greedy, other) = (principal("greedy"), principal("other"));
-        let mut running = turns.take(&greedy).now_or_never().flatten();
-        let mut waiting: Vec<_> = [&greedy, &greedy, &greedy, &other, &other]
-            .into_iter()
-            .map(|principal| (principal, Box::pin(turns.take(principal))))
-            .collect();
-        for (_, take) in &mut waiting {
-            assert!(take.as_mut().now_or_never().is_none());
+        let running = turns.take(&principal("greedy")).await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut readers = Vec::new();
+        for name in ["greedy", "greedy", "greedy", "other", "other"] {
+            let (turns, order) = (turns.clone(), Arc::clone(&order));
+            readers.push(tokio::spawn(async move {
+                let turn = turns.take(&principal(name)).await;
+                lock(&order).push(name);
+                tokio::task::yield_now().await;
+                drop(turn);
+            }));
         }
-        let mut order = Vec::new();
-        while !waiting.is_empty() {
-            drop(running.take());
-            let place = waiting
-                .iter_mut()
-                .position(|(_, take)| {
-                    running = take.as_mut().now_or_never().flatten();
-                    running.is_some()
-                })
-                .expect("somebody has the turn");
-            order.push(waiting.remove(place).0.to_string());
+        // All of them wait now.
+        tokio::task::yield_now().await;
+        drop(running);
+        for reader in readers {
+            reader.await.unwrap();
         }
-        let (greedy, other) = (greedy.to_string(), other.to_string());
-        assert_eq!(order, [&greedy, &other, &greedy, &other, &greedy].map(String::clone));
+        assert_eq!(*lock(&order), ["other", "greedy", "other", "greedy", "greedy"]);
     }
 
     #[test]
     fn a_cancelled_reader_takes_no_turn() {
         let turns = ReadScheduler::new(1);
         let (greedy, other) = (principal("greedy"), principal("other"));
-        let running = turns.take(&greedy).now_or_never().flatten();
+        let running = turns.take(&greedy).now_or_never();
         let mut gone = Box::pin(turns.take(&greedy));
         let mut waiting = Box::pin(turns.take(&other));
         assert!(gone.as_mut().now_or_never().is_none());
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(gone);
         drop(running);
-        assert!(waiting.as_mut().now_or_never().flatten().is_some());
-        let state = turns.lock();
-        assert!(state.waiting.is_empty() && state.order.is_empty());
+        assert!(waiting.as_mut().now_or_never().is_some());
     }
 
     #[tokio::test]

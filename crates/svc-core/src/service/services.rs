@@ -91,7 +91,7 @@ impl Services {
         let access = Access::new(core.clone(), tokens);
         let team = Team::new(core.clone(), access.clone());
         let search = Search::new(core.clone());
-        let journal = Journal::new(core.clone(), team.clone(), search.clone());
+        let journal = Journal::new(core.clone(), search.clone());
         let prompts = Prompts::new(core.clone());
         let app_servers = AppServers::new(core.clone(), team.clone(), prompts.clone());
         let handovers = Handovers::new(core.clone(), app_servers.connections(), settings.wake_off);

@@ -12,7 +12,7 @@ use svc_store::{RequestRow, WorkMode};
 use tokio::time::timeout;
 
 use super::{Call, Failure, Tool};
-use crate::service::agents::NewDispatch;
+use crate::service::{Page, agents::NewDispatch};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -170,16 +170,8 @@ struct AgentListArguments {
     callable: Option<bool>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct AgentListResult {
-    /// By name.
-    agents: Vec<InstanceView>,
-    count: usize,
-}
-
-async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, Failure> {
-    let agents = call.services.agents.instances(input.callable.unwrap_or(false)).await?;
-    Ok(AgentListResult { count: agents.len(), agents })
+async fn list(call: Call, input: AgentListArguments) -> Result<Page<InstanceView>, Failure> {
+    Ok(Page::last(call.services.agents.instances(input.callable.unwrap_or(false)).await?))
 }
 
 const ANSWER: &str = "\

@@ -93,7 +93,7 @@ impl Catalogue {
     /// Adds the tools of child servers. Only the first call counts.
     pub fn join(&self, foreign: Arc<dyn ChildTools>) {
         self.foreign.set(foreign).ok();
-        self.foreign_changed();
+        self.note_change();
     }
 
     /// Restricts which tools sessions reach through `ToolCall`, by globs. Only the first call
@@ -108,7 +108,8 @@ impl Catalogue {
         globs.is_none_or(|globs| globs.iter().any(|glob| matches_glob(glob, name)))
     }
 
-    pub fn foreign_changed(&self) {
+    /// Tells those who watch the list that it has changed.
+    pub fn note_change(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
@@ -257,22 +258,10 @@ impl Catalogue {
 
     /// Adds a tool; it replaces one of the same name.
     pub fn add(&self, tool: Tool) {
-        self.change(|tools| {
-            tools.insert(tool.name().to_owned(), Arc::new(tool));
-        });
-    }
-
-    pub fn remove(&self, name: &str) {
-        self.change(|tools| {
-            tools.remove(name);
-        });
-    }
-
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Tool>>)) {
         let mut tools = self.tools.write().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(&mut tools));
+        Arc::make_mut(&mut tools).insert(tool.name().to_owned(), Arc::new(tool));
         drop(tools);
-        self.changes.send_modify(|count| *count += 1);
+        self.note_change();
     }
 
     pub fn version(&self) -> u64 {

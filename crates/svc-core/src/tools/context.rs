@@ -3,21 +3,23 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use svc_model::{
-    NOT_BLANK,
     journal::{Domain, Strategy},
     limits,
 };
 
-use super::{Call, Failure, Tool, sessions::acting_session};
-use crate::service::journal::{AssembledContext, ContextKind, ContextQuery, PremortemQuery};
+use super::{Call, Failure, Tool, sessions::in_session};
+use crate::service::{
+    journal::{AssembledContext, ContextKind, ContextQuery},
+    team::ActingSession,
+};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
-        Tool::new("assemble_context", ASSEMBLE, assemble)
+        in_session("assemble_context", ASSEMBLE, assemble)
             .title("What the team knows about it")
             .heavy()
             .idempotent(),
-        Tool::new("premortem", PREMORTEM, premortem)
+        in_session("premortem", PREMORTEM, premortem)
             .title("What goes wrong with such attempts")
             .heavy()
             .read_only(),
@@ -54,9 +56,6 @@ struct ContextInput {
     max_bytes: Option<usize>,
     /// Include what the session has already got.
     repeat: Option<bool>,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
 fn budget(max_tokens: Option<usize>, max_bytes: Option<usize>) -> usize {
@@ -68,20 +67,21 @@ fn budget(max_tokens: Option<usize>, max_bytes: Option<usize>) -> usize {
     }
 }
 
-async fn assemble(call: Call, input: ContextInput) -> Result<AssembledContext, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn assemble(
+    call: Call,
+    acting: ActingSession,
+    input: ContextInput,
+) -> Result<AssembledContext, Failure> {
     let request = ContextQuery {
         query: input.query,
-        session_id: Some(acting.session_id),
-        project: None,
+        session_id: acting.session_id,
         kinds: input.context_types.unwrap_or_default(),
         limit: input.limit.unwrap_or(10),
         budget: budget(input.max_tokens, input.max_bytes),
         repeat: input.repeat.unwrap_or(false),
-        remember: true,
         hook_id: None,
     };
-    Ok(call.services.journal.assemble_context(&call.caller, &request).await?)
+    Ok(call.services.journal.assemble_context(&call.caller, request).await?)
 }
 
 const PREMORTEM: &str = "\
@@ -100,20 +100,16 @@ struct PremortemInput {
     /// Maximum bytes; the smaller of the two limits applies.
     #[schemars(range(min = limits::CONTEXT_BYTES_MIN, max = limits::CONTEXT_BYTES_MAX))]
     max_bytes: Option<usize>,
-    /// Session id; your own by default. Records of its project come first.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
-async fn premortem(call: Call, input: PremortemInput) -> Result<AssembledContext, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let request = PremortemQuery {
-        domain: input.domain,
-        strategy: input.strategy,
-        session_id: Some(acting.session_id),
-        budget: budget(input.max_tokens, input.max_bytes),
-    };
-    Ok(call.services.journal.premortem(&call.caller, &request).await?)
+async fn premortem(
+    call: Call,
+    acting: ActingSession,
+    input: PremortemInput,
+) -> Result<AssembledContext, Failure> {
+    let (kind, budget) =
+        ((input.domain, input.strategy), budget(input.max_tokens, input.max_bytes));
+    Ok(call.services.journal.premortem(&call.caller, &acting, kind, budget).await?)
 }
 
 #[cfg(test)]
@@ -121,7 +117,7 @@ mod tests {
     use proptest::test_runner::{Config, TestRunner};
     use serde_json::{Value, json};
 
-    use super::super::testing::{World, text};
+    use super::super::tests::{World, text};
     use crate::tools::{Call, ErrorType};
 
     /// Starts and resolves a record; returns its id.

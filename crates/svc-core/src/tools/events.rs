@@ -1,20 +1,15 @@
 //! The tool that reads the log.
 
-use std::time::Duration;
-
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use svc_model::{Event, NOT_BLANK, Timestamp, limits};
+use serde::Deserialize;
+use svc_model::{NOT_BLANK, limits};
 
 use super::{Call, Failure, Tool, ToolError};
-use crate::service::log::{EventReading, Gap, Selector};
+use crate::service::log::{EventReading, Selector};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![Tool::new("events_read", READ, read).title("Read the event log").read_only().slow()]
 }
-
-const WAIT_MAX: u64 = limits::EVENTS_WAIT.as_secs();
 
 const READ: &str = "\
 Reads the event log: everything that happened to peers, messages, tasks and the daemon, in order, without a hole.
@@ -24,8 +19,7 @@ Streams are `team` (peers come, go, change state), `task/<task_id>` (its output 
 them, prefix for several (`task/`), or neither for everything.
 
 It is a cursor: begin with after = 0, or with a task's last_id for what comes from now on, and pass next_after as after \
-the next time, with the same stream or prefix; then you miss nothing and get nothing twice. With wait_s it waits for the \
-next event if there is none yet; no events after that time is no failure.";
+the next time, with the same stream or prefix; then you miss nothing and get nothing twice.";
 
 #[derive(Deserialize, JsonSchema)]
 struct EventsReadArguments {
@@ -43,42 +37,9 @@ struct EventsReadArguments {
     /// How many at most. Large ones are fewer: `next_after` goes on.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
-    /// Seconds to wait for the next event if there is none yet.
-    #[schemars(range(min = 0, max = WAIT_MAX), extend("default" = 0))]
-    wait_s: Option<u64>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct EventsReadResult {
-    events: Vec<ListedEvent>,
-    /// How many there are.
-    count: usize,
-    /// Goes into `after` the next time.
-    next_after: i64,
-    /// What was asked for and the log does not have any more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gap: Option<Gap>,
-    /// The stream is over: nothing will follow.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    closed: bool,
-}
-
-/// An event.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct ListedEvent {
-    /// Its position in the whole log.
-    position: i64,
-    stream: String,
-    /// Its number in its stream.
-    seq: i64,
-    /// What happened.
-    kind: String,
-    /// As the kind has it.
-    data: Box<RawValue>,
-    at: Timestamp,
-}
-
-async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult, Failure> {
+async fn read(call: Call, input: EventsReadArguments) -> Result<EventReading, Failure> {
     let selector = match (input.stream, input.prefix) {
         (Some(_), Some(_)) => {
             return Err(ToolError::invalid("prefix", "prefix: does not go with stream").into());
@@ -86,42 +47,20 @@ async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult
         (Some(stream), None) => Selector::Stream(stream),
         (None, prefix) => Selector::Prefix(prefix.unwrap_or_default()),
     };
-    let wait = call.time_left(Duration::from_secs(input.wait_s.unwrap_or(0)));
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
     let log = &call.services.log;
-    let reading = log.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
-    let events: Vec<ListedEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
-    let EventReading { next_after, gap, closed, .. } = reading;
-    let count = events.len();
-    Ok(EventsReadResult { events, count, next_after, gap, closed })
-}
-
-fn item(event: &Event) -> Result<ListedEvent, ToolError> {
-    let data = RawValue::from_string(event.data.to_string()).map_err(|error| {
-        tracing::error!(position = event.position, %error, "an event in the log is not JSON");
-        ToolError::internal()
-    })?;
-    Ok(ListedEvent {
-        position: event.position,
-        stream: event.stream.as_str().to_owned(),
-        seq: event.seq,
-        kind: event.kind.to_string(),
-        data,
-        at: event.at,
-    })
+    Ok(log.read_events(&call.caller, &selector, after, kind, input.limit).await?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value, json};
     use svc_model::StreamName;
     use svc_store::testing::{append, event};
 
     use super::super::{
         ErrorType,
-        testing::{World, each, eventually, nothing},
+        tests::{World, each, nothing},
     };
 
     async fn add(world: &World, stream: &'static str, kind: &str) {
@@ -178,9 +117,7 @@ mod tests {
             world.refuse(&call, "events_read", arguments, ErrorType::NotFound).await;
         }
         // A cursor ahead of the log begins from the start, with a gap.
-        for arguments in
-            [json!({ "after": 99, "wait_s": 60 }), json!({ "after": u64::MAX, "stream": "team" })]
-        {
+        for arguments in [json!({ "after": 99 }), json!({ "after": u64::MAX, "stream": "team" })] {
             let page = world.call(&call, "events_read", arguments).await;
             assert_eq!(page["gap"]["reason"], "ahead");
             assert_eq!(page["count"], 1);
@@ -189,57 +126,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_returns_the_next_matching_event() {
-        let world = Arc::new(World::open().await);
-        add(&world, "team", "a").await;
-        for (filter, after) in [
-            (json!({ "stream": "team", "kind": "b" }), 1),
-            (json!({ "prefix": "te", "kind": "b" }), 1),
-            (json!({ "kind": "b" }), 0),
-        ] {
-            let bound =
-            world.call(&world.operator(None), "events_read", filter.clone()).await["next_after"]
-                .clone();
-            assert!(bound.as_i64() >= Some(after), "{filter}");
-            let mut arguments = filter.clone();
-            arguments["after"] = bound;
-            arguments["wait_s"] = json!(60);
-            let waiting = tokio::spawn({
-                let (world, call) = (Arc::clone(&world), world.operator(None));
-                async move { world.call(&call, "events_read", arguments).await }
-            });
-            eventually(|| world.services.store().bus().listeners() == 1).await;
-            for _ in 0..20 {
-                add(&world, "team", "a").await;
-                add(&world, "daemon", "a").await;
-            }
-            assert!(!waiting.is_finished(), "{filter}");
-            add(&world, "team", "b").await;
-            let page = waiting.await.unwrap();
-            assert_eq!(each(&page["events"], "kind"), ["b"], "{filter}");
-        }
-        assert_eq!(world.services.store().bus().listeners(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_read_of_a_closed_stream_does_not_wait() {
+    async fn a_read_reports_that_the_stream_is_closed() {
         let (world, call) = World::with_operator().await;
         let id = world.task().await;
         world.call(&call, "TaskCancel", json!({ "task_id": id })).await;
         let stream = format!("task/{id}");
         let page = world.call(&call, "events_read", json!({ "stream": stream })).await;
         assert_eq!((&page["count"], &page["closed"]), (&json!(2), &json!(true)));
-        let after = json!({ "stream": stream, "after": 2, "wait_s": 60 });
+        let after = json!({ "stream": stream, "after": 2 });
         let page = world.call(&call, "events_read", after).await;
         assert_eq!(page["count"], 0);
         assert_eq!(page["closed"], true);
         assert_eq!(page["next_after"], 2);
-        // A repeated call keeps its deadline.
-        let old = crate::tools::Call {
-            started_at: call.started_at.minus(std::time::Duration::from_mins(1)),
-            ..call
-        };
-        let page = world.call(&old, "events_read", json!({ "after": 2, "wait_s": 60 })).await;
+        let page = world.call(&call, "events_read", json!({ "after": 2 })).await;
         assert_eq!((&page["count"], page.get("closed")), (&json!(0), None));
     }
 }

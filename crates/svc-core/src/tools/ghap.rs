@@ -14,30 +14,31 @@ use svc_store::{CalibrationRow, GhapPart, ItemVersion, SearchFilter};
 
 use super::{
     Call, Failure, Tool, ToolError,
-    sessions::{SessionArguments, acting_session},
+    sessions::{NoArguments, acting_session, in_session},
 };
 use crate::service::{
     Listed, Page, PageBounds,
     journal::{GhapDetail, NewOutcome},
-    search::ExperienceQuery,
+    search::{ExperienceHit, ExperienceQuery},
+    team::ActingSession,
 };
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
-        Tool::new("start_ghap", START, start).title("Begin a record"),
-        Tool::new("update_ghap", UPDATE, update).title("Change the active record"),
-        Tool::new("resolve_ghap", RESOLVE, resolve).title("End the active record"),
-        Tool::new("get_active_ghap", ACTIVE, get_active)
+        in_session("start_ghap", START, start).title("Begin a record"),
+        in_session("update_ghap", UPDATE, update).title("Change the active record"),
+        in_session("resolve_ghap", RESOLVE, resolve).title("End the active record"),
+        in_session("get_active_ghap", ACTIVE, get_active)
             .title("Look at the active record")
             .read_only(),
         Tool::new("get_ghap", GET, get).title("Look at a record").read_only(),
         Tool::new("list_ghap_entries", LIST, list).title("List records").read_only().heavy(),
-        Tool::new("get_orphaned_ghap", ORPHAN, get_orphan)
+        in_session("get_orphaned_ghap", ORPHAN, get_orphan)
             .title("Look for a record left open")
             .read_only(),
-        Tool::new("adopt_ghap", ADOPT, adopt).title("Take over a record left open"),
-        Tool::new("abandon_orphan", ABANDON, abandon).title("End a record left open"),
-        Tool::new("search_experiences", SEARCH, search)
+        in_session("adopt_ghap", ADOPT, adopt).title("Take over a record left open"),
+        in_session("abandon_orphan", ABANDON, abandon).title("End a record left open"),
+        in_session("search_experiences", SEARCH, search)
             .title("Search what was tried")
             .read_only()
             .heavy(),
@@ -54,16 +55,6 @@ Begins a GHAP record of what you are about to try, where you do not know the cau
 
 The hypothesis can turn out wrong; the prediction is what will be seen if it is right. A session has one active record.";
 
-/// Arguments about the active record of a session.
-#[derive(Deserialize, JsonSchema)]
-struct InSession<T> {
-    #[serde(flatten)]
-    input: T,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-}
-
 #[derive(Serialize, JsonSchema)]
 struct GhapWritten {
     ok: bool,
@@ -77,19 +68,18 @@ struct GhapWritten {
 }
 
 impl GhapWritten {
-    fn from_ghap(ghap: Ghap) -> Self {
-        Self { ok: true, confidence_tier: ghap.tier(), id: ghap.id, adopted_from: None }
-    }
-
-    fn adopted(ghap: Ghap, from: String) -> Self {
-        Self { adopted_from: Some(from), ..Self::from_ghap(ghap) }
+    fn new(ghap: Ghap, adopted_from: Option<String>) -> Self {
+        Self { ok: true, confidence_tier: ghap.tier(), id: ghap.id, adopted_from }
     }
 }
 
-async fn start(call: Call, input: InSession<GhapDraft>) -> Result<GhapWritten, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.start_ghap(&call.caller, acting, input.input).await?;
-    Ok(GhapWritten::from_ghap(ghap))
+async fn start(
+    call: Call,
+    acting: ActingSession,
+    draft: GhapDraft,
+) -> Result<GhapWritten, Failure> {
+    let ghap = call.services.journal.start_ghap(&call.caller, acting, draft).await?;
+    Ok(GhapWritten::new(ghap, None))
 }
 
 const UPDATE: &str = "\
@@ -102,9 +92,12 @@ struct GhapUpdated {
     iteration_count: i64,
 }
 
-async fn update(call: Call, input: InSession<GhapChange>) -> Result<GhapUpdated, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.update_ghap(&call.caller, acting, input.input).await?;
+async fn update(
+    call: Call,
+    acting: ActingSession,
+    change: GhapChange,
+) -> Result<GhapUpdated, Failure> {
+    let ghap = call.services.journal.update_ghap(&call.caller, acting, change).await?;
     Ok(GhapUpdated { success: true, iteration_count: ghap.iteration_count })
 }
 
@@ -112,10 +105,13 @@ const RESOLVE: &str = "\
 Ends the active record: confirmed if what you predicted came, falsified (with surprise and root_cause) if it did not, else \
 abandoned.";
 
-async fn resolve(call: Call, input: InSession<Resolution>) -> Result<GhapWritten, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.resolve_ghap(&call.caller, acting, input.input).await?;
-    Ok(GhapWritten::from_ghap(ghap))
+async fn resolve(
+    call: Call,
+    acting: ActingSession,
+    resolution: Resolution,
+) -> Result<GhapWritten, Failure> {
+    let ghap = call.services.journal.resolve_ghap(&call.caller, acting, resolution).await?;
+    Ok(GhapWritten::new(ghap, None))
 }
 
 const ACTIVE: &str = "Returns the active record of a session, or says that there is none.";
@@ -136,8 +132,11 @@ struct ActiveGhap {
     created_at: Option<Timestamp>,
 }
 
-async fn get_active(call: Call, input: SessionArguments) -> Result<ActiveGhap, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn get_active(
+    call: Call,
+    acting: ActingSession,
+    _: NoArguments,
+) -> Result<ActiveGhap, Failure> {
     let ghap = call.services.journal.active_ghap(&acting).await?;
     let ghap = ghap.as_ref();
     Ok(ActiveGhap {
@@ -254,47 +253,25 @@ const ORPHAN: &str = "\
 Looks for a record that another session of this project left open: a session that is over, or was not heard of for half an \
 hour. adopt_ghap takes it over, abandon_orphan ends it.";
 
-#[derive(Default, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 struct OrphanOutput {
     has_orphan: bool,
-    /// The record.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<GhapId>,
-    /// The session that left it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    goal: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hypothesis: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    action: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prediction: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<Timestamp>,
+    /// The record, and the session that left it.
+    #[serde(flatten)]
+    ghap: Option<Ghap>,
     /// How many there are besides.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<usize>,
 }
 
-async fn get_orphan(call: Call, input: SessionArguments) -> Result<OrphanOutput, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn get_orphan(
+    call: Call,
+    acting: ActingSession,
+    _: NoArguments,
+) -> Result<OrphanOutput, Failure> {
     let orphans = call.services.journal.orphans(&call.caller, &acting).await?;
     let more = orphans.len().checked_sub(1);
-    let orphan = orphans.into_iter().next();
-    let Some(ghap) = orphan else { return Ok(OrphanOutput::default()) };
-    Ok(OrphanOutput {
-        has_orphan: true,
-        id: Some(ghap.id),
-        session_id: Some(ghap.session_id),
-        goal: Some(ghap.goal),
-        hypothesis: Some(ghap.hypothesis),
-        action: Some(ghap.action),
-        prediction: Some(ghap.prediction),
-        created_at: Some(ghap.created_at),
-        more,
-    })
+    Ok(OrphanOutput { has_orphan: more.is_some(), ghap: orphans.into_iter().next(), more })
 }
 
 const ADOPT: &str = "\
@@ -306,16 +283,16 @@ struct AdoptInput {
     /// The record; by default the one changed last.
     #[schemars(regex(pattern = NOT_BLANK))]
     id: Option<String>,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
-async fn adopt(call: Call, input: AdoptInput) -> Result<GhapWritten, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn adopt(
+    call: Call,
+    acting: ActingSession,
+    input: AdoptInput,
+) -> Result<GhapWritten, Failure> {
     let (ghap, from) =
         call.services.journal.adopt_ghap(&call.caller, acting, input.id.as_deref()).await?;
-    Ok(GhapWritten::adopted(ghap, from))
+    Ok(GhapWritten::new(ghap, Some(from)))
 }
 
 const ABANDON: &str =
@@ -329,17 +306,16 @@ struct AbandonInput {
     /// The record; by default the one changed last.
     #[schemars(regex(pattern = NOT_BLANK))]
     id: Option<String>,
-    /// Session id; selects the project.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
-async fn abandon(call: Call, input: AbandonInput) -> Result<GhapWritten, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let id = input.id.as_deref();
-    Ok(GhapWritten::from_ghap(
-        call.services.journal.abandon_orphan(&call.caller, acting, id, input.reason).await?,
-    ))
+async fn abandon(
+    call: Call,
+    acting: ActingSession,
+    input: AbandonInput,
+) -> Result<GhapWritten, Failure> {
+    let (journal, id) = (&call.services.journal, input.id.as_deref());
+    let ghap = journal.abandon_orphan(&call.caller, acting, id, input.reason).await?;
+    Ok(GhapWritten::new(ghap, None))
 }
 
 const SEARCH: &str = "\
@@ -360,9 +336,6 @@ struct ExperienceSearchInput {
     /// How many at most.
     #[schemars(range(min = 1, max = 50), extend("default" = 10))]
     limit: Option<u32>,
-    /// Session id; your own by default. Records of its project come first.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
 /// What a search is after.
@@ -388,12 +361,6 @@ impl SearchAxis {
             Self::RootCause => Some(GhapPart::RootCause),
         }
     }
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Experiences {
-    results: Vec<Experience>,
-    count: usize,
 }
 
 /// A record that was found.
@@ -436,6 +403,10 @@ struct Experience {
     score: f64,
 }
 
+impl Listed for Experience {
+    const NAME: &'static str = "results";
+}
+
 impl Experience {
     fn new(ghap: Ghap, axis: SearchAxis, score: f64) -> Self {
         let outcome_status = ghap.status;
@@ -474,12 +445,12 @@ impl Experience {
     }
 }
 
-async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences, Failure> {
-    if input.query.trim().is_empty() {
-        return Ok(Experiences { results: Vec::new(), count: 0 });
-    }
+async fn search(
+    call: Call,
+    acting: ActingSession,
+    input: ExperienceSearchInput,
+) -> Result<Page<Experience>, Failure> {
     let axis = input.axis.unwrap_or_default();
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let project = call.services.team.project_of(&acting).await?;
     let query = ExperienceQuery {
         prompt: &input.query,
@@ -495,9 +466,8 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
     let hits = call.services.search.search_ghaps(&call.caller, &query).await?;
     let given = hits.iter().map(|hit| ItemVersion::from(&hit.ghap)).collect();
     call.services.search.note_found(&call.caller, &acting.session_id, given).await;
-    let results: Vec<Experience> =
-        hits.into_iter().map(|hit| Experience::new(hit.ghap, axis, hit.score)).collect();
-    Ok(Experiences { count: results.len(), results })
+    let experience = |hit: ExperienceHit| Experience::new(hit.ghap, axis, hit.score);
+    Ok(Page::last(hits.into_iter().map(experience).collect()))
 }
 
 const OUTCOME: &str = "\
@@ -506,16 +476,8 @@ hooks do this by themselves where they see test output.";
 
 #[derive(Deserialize, JsonSchema)]
 struct OutcomeInput {
-    /// The command.
-    #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
-    command: String,
-    /// Result of the command.
-    verdict: OutcomeVerdict,
-    /// A summary of its output; only the beginning is kept.
-    summary: Option<String>,
-    /// The client's id of the tool call; a repeat with the same id changes nothing.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    tool_use_id: Option<String>,
+    #[serde(flatten)]
+    new: NewOutcome,
     /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -531,14 +493,8 @@ struct OutcomeRecorded {
 }
 
 async fn record_outcome(call: Call, input: OutcomeInput) -> Result<OutcomeRecorded, Failure> {
-    let acting =
-        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
-    let new = NewOutcome {
-        command: input.command,
-        verdict: input.verdict,
-        summary: input.summary.unwrap_or_default(),
-        tool_use_id: input.tool_use_id,
-    };
+    let OutcomeInput { new, session_id, agent_id } = input;
+    let acting = acting_session(&call, session_id.as_deref(), agent_id.as_deref()).await?;
     let outcome = call.services.journal.record_outcome(&call.caller, acting, new).await?;
     Ok(OutcomeRecorded { outcome_id: outcome.outcome_id, verdict: outcome.verdict })
 }
@@ -557,24 +513,17 @@ struct CalibrationInput {
     domain: Option<Domain>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct CalibrationOutput {
-    results: Vec<CalibrationRow>,
-    count: usize,
-}
-
-async fn calibrate(call: Call, input: CalibrationInput) -> Result<CalibrationOutput, Failure> {
+async fn calibrate(call: Call, input: CalibrationInput) -> Result<Page<CalibrationRow>, Failure> {
     let (project, client) = (input.project.as_deref(), input.client.as_deref());
-    let results =
-        call.services.journal.calibration(&call.caller, project, client, input.domain).await?;
-    Ok(CalibrationOutput { count: results.len(), results })
+    let journal = &call.services.journal;
+    Ok(Page::last(journal.calibration(&call.caller, project, client, input.domain).await?))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{Call, ErrorType, testing::World};
+    use super::super::{Call, ErrorType, tests::World};
 
     fn attempt(goal: &str) -> Value {
         json!({

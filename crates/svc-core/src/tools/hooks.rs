@@ -29,8 +29,7 @@ const EVENT: &str = "\
 For hooks of coding agents, not for models: reports an event of a client's session, and returns what the hook prints.
 
 The session and its peer become known, tool calls are counted, waiting messages are handed over, and what is relevant to \
-a prompt comes back. The result is the client's own hook output, or an empty object. A handler that can pass nothing but \
-texts (`mcp_tool`) leaves `payload` out and gives the fields one by one; an empty text counts as absent.";
+a prompt comes back. The result is the client's own hook output, or an empty object.";
 
 /// An event of a client's session.
 #[derive(Deserialize, JsonSchema)]
@@ -41,7 +40,7 @@ struct HookEventArguments {
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     event: Option<String>,
     /// What the client gave to the hook, as it came.
-    payload: Option<Map<String, Value>>,
+    payload: Map<String, Value>,
     /// The shape of the answer; the client's own by default.
     format: Option<HookFormat>,
     /// Names this event: one that is sent again with the same id counts once. If it is sent again
@@ -67,32 +66,6 @@ struct HookEventArguments {
     /// The tmux pane that the client runs in.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     tmux_pane: Option<String>,
-    /// The client's own id of the session.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    session_id: Option<String>,
-    /// The sub-agent in which it happened.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    agent_id: Option<String>,
-    /// The working folder.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    cwd: Option<String>,
-    /// How the session begins.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    source: Option<String>,
-    /// What the person said.
-    prompt: Option<String>,
-    /// The tool.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    tool_name: Option<String>,
-    /// The client's id of this use of the tool.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    tool_use_id: Option<String>,
-    /// `true` if the turn goes on only because a hook wanted it to.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    stop_hook_active: Option<String>,
-    /// Why the session ends.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    reason: Option<String>,
 }
 
 /// What the hook prints.
@@ -101,25 +74,7 @@ struct HookEventArguments {
 struct HookOutput(Map<String, Value>);
 
 async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Failure> {
-    let mut payload = input.payload.unwrap_or_default();
-    // Arguments next to the payload override it: the adapter sets them, as for opencode's
-    // sub-agents.
-    for (name, text) in [
-        ("session_id", input.session_id),
-        ("agent_id", input.agent_id),
-        ("cwd", input.cwd),
-        ("source", input.source),
-        ("prompt", input.prompt),
-        ("tool_name", input.tool_name),
-        ("tool_use_id", input.tool_use_id),
-        ("stop_hook_active", input.stop_hook_active),
-        ("reason", input.reason),
-    ] {
-        if let Some(text) = text {
-            payload.insert(name.to_owned(), Value::String(text));
-        }
-    }
-    let payload = Value::Object(payload);
+    let payload = Value::Object(input.payload);
     let event = hook::read(input.client, input.event.as_deref(), &payload).map_err(
         |MissingField { field, names }| {
             ToolError::invalid(

@@ -4,23 +4,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
     NOT_BLANK, TAG, Timestamp,
+    fit::Fit,
     learning::{Memory, MemoryCategory, MemoryId},
     limits, quote,
 };
 use svc_store::{ItemVersion, MemoryFilter};
 
-use super::{Call, Failure, Tool, sessions::acting_session};
-use crate::service::journal::NewMemory;
+use super::{Call, Failure, Tool, sessions::in_session};
+use crate::service::{Listed, Page, journal::NewMemory, team::ActingSession};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
-        Tool::new("store_memory", STORE, store).title("Remember something").idempotent(),
-        Tool::new("retrieve_memories", RETRIEVE, retrieve)
+        in_session("store_memory", STORE, store).title("Remember something").idempotent(),
+        in_session("retrieve_memories", RETRIEVE, retrieve)
             .title("Search memories")
             .read_only()
             .heavy(),
         Tool::new("list_memories", LIST, list).title("List memories").read_only().heavy(),
-        Tool::new("delete_memory", DELETE, delete).title("Forget something").destructive(),
+        in_session("delete_memory", DELETE, delete).title("Forget something").destructive(),
     ]
 }
 
@@ -29,15 +30,6 @@ Keeps something for later sessions of this project: what somebody likes, what is
 decided and why. What was tried, and what came of it, belongs into a GHAP record.
 
 The same content once more in the same category changes nothing and gives the memory that there is.";
-
-#[derive(Deserialize, JsonSchema)]
-struct NewMemoryInput {
-    #[serde(flatten)]
-    new: NewMemory,
-    /// Session id; your own by default. Selects the project.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-}
 
 #[derive(Serialize, JsonSchema)]
 struct MemoryStored {
@@ -49,9 +41,8 @@ struct MemoryStored {
     created_at: Timestamp,
 }
 
-async fn store(call: Call, input: NewMemoryInput) -> Result<MemoryStored, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let stored = call.services.journal.store_memory(&call.caller, acting, input.new).await?;
+async fn store(call: Call, acting: ActingSession, new: NewMemory) -> Result<MemoryStored, Failure> {
+    let stored = call.services.journal.store_memory(&call.caller, acting, new).await?;
     Ok(MemoryStored {
         id: stored.memory.id,
         status: if stored.is_known { "known" } else { "stored" },
@@ -78,15 +69,6 @@ struct MemoryQuery {
     /// Only those with at least this importance.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.0))]
     min_importance: Option<f64>,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct MemoryHits {
-    results: Vec<MemoryHit>,
-    count: usize,
 }
 
 /// A memory that was found.
@@ -98,8 +80,15 @@ struct MemoryHit {
     score: f64,
 }
 
-async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+impl Listed for MemoryHit {
+    const NAME: &'static str = "results";
+}
+
+async fn retrieve(
+    call: Call,
+    acting: ActingSession,
+    input: MemoryQuery,
+) -> Result<Page<MemoryHit>, Failure> {
     let project = call.services.team.project_of(&acting).await?;
     let filter = MemoryFilter {
         category: input.category,
@@ -111,9 +100,8 @@ async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure>
     let hits = journal.find_memories(&call.caller, &input.query, project, &filter, limit).await?;
     let given = hits.iter().map(|(memory, _)| ItemVersion::from(memory)).collect();
     call.services.search.note_found(&call.caller, &acting.session_id, given).await;
-    let results: Vec<MemoryHit> =
-        hits.into_iter().map(|(memory, fit)| MemoryHit { memory, score: fit.score }).collect();
-    Ok(MemoryHits { count: results.len(), results })
+    let hit = |(memory, fit): (Memory, Fit)| MemoryHit { memory, score: fit.score };
+    Ok(Page::last(hits.into_iter().map(hit).collect()))
 }
 
 const LIST: &str = "Lists memories, the latest first, with the beginning of each. retrieve_memories gives the whole of what it finds.";
@@ -206,9 +194,6 @@ struct DeleteMemoryInput {
     /// Its id, a UUID.
     #[schemars(regex(pattern = NOT_BLANK))]
     memory_id: String,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -217,8 +202,11 @@ struct MemoryDeleted {
     id: MemoryId,
 }
 
-async fn delete(call: Call, input: DeleteMemoryInput) -> Result<MemoryDeleted, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn delete(
+    call: Call,
+    acting: ActingSession,
+    input: DeleteMemoryInput,
+) -> Result<MemoryDeleted, Failure> {
     let id = call.services.journal.delete_memory(&call.caller, acting, &input.memory_id).await?;
     Ok(MemoryDeleted { deleted: true, id })
 }
@@ -227,7 +215,7 @@ async fn delete(call: Call, input: DeleteMemoryInput) -> Result<MemoryDeleted, F
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing::{World, each, text};
+    use super::super::tests::{World, each, text};
     use crate::tools::ErrorType;
 
     #[tokio::test]

@@ -13,11 +13,7 @@ mod catalogue;
 mod context;
 mod conversations;
 mod events;
-#[cfg(test)]
-mod every;
 mod ghap;
-#[cfg(test)]
-mod hook_tests;
 mod hooks;
 mod memory;
 mod peers;
@@ -26,7 +22,7 @@ mod search;
 mod sessions;
 mod tasks;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod tool;
 mod values;
 

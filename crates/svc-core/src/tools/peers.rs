@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    ListQuery, MessageId, MessageType, NOT_BLANK, NewMessage, PageQuery, Peer, PeerFilter, PeerId,
+    ListQuery, MessageId, NOT_BLANK, NewMessage, PageQuery, Peer, PeerFilter, PeerId,
     RegisterInput, ReportedStatus, SentMessage, limits,
 };
 
-use super::{Call, ErrorType, Failure, Tool, ToolError};
+use super::{Call, Failure, Tool, ToolError};
 use crate::service::{
     self, Listed, Page, PageBounds, PeersAt, ResourceKind,
     team::{BroadcastReach, Stamped},
@@ -204,44 +204,26 @@ peer_send. It reaches peers that are offline, too, when they come back.";
 
 #[derive(Deserialize, JsonSchema)]
 struct PeerBroadcastArguments {
-    /// The text.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
-    text: String,
     /// Only to peers of this circle.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     circle: Option<String>,
-    /// Not needed: a broadcast is stored as `broadcast`.
-    #[serde(rename = "type")]
-    #[schemars(extend("default" = "broadcast"))]
-    kind: Option<MessageType>,
-    /// Answers name this id.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    correlation_id: Option<String>,
-    /// A repeat with the same key sends no second copy.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    idempotency_key: Option<String>,
-    /// The sender; your own peer by default. Only the operator may choose another.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    from_peer: Option<String>,
+    #[serde(flatten)]
+    message: NewMessage,
 }
 
 async fn broadcast(call: Call, input: PeerBroadcastArguments) -> Result<BroadcastReach, Failure> {
-    let message = NewMessage {
-        kind: input.kind,
-        from_peer: sender(&call, input.from_peer).await?,
-        text: input.text,
-        correlation_id: input.correlation_id,
-        idempotency_key: input.idempotency_key,
-        no_wake: false,
-    };
-    Ok(call.services.team.broadcast(&call.caller, input.circle, message).await?)
+    let PeerBroadcastArguments { circle, mut message } = input;
+    message.from_peer = sender(&call, message.from_peer).await?;
+    Ok(call.services.team.broadcast(&call.caller, circle, message).await?)
 }
 
 /// The id of the named peer, or of the caller's own.
 async fn named_or_own_peer(call: &Call, named: Option<String>) -> Result<String, Failure> {
     match named {
         Some(id) => Ok(id),
-        None => own_peer_or_operator(call).await?.ok_or_else(|| no_peer_error(call).into()),
+        None => own_peer_or_operator(call)
+            .await?
+            .ok_or_else(|| service::Error::SessionWithoutPeer.into()),
     }
 }
 
@@ -274,19 +256,9 @@ async fn sender(call: &Call, named: Option<String>) -> Result<Option<String>, Fa
         return Ok(named);
     }
     match own_peer(call).await? {
-        None if !call.caller.is_operator() => Err(no_peer_error(call).into()),
+        None if !call.caller.is_operator() => Err(service::Error::SessionWithoutPeer.into()),
         own => Ok(named.or(own)),
     }
-}
-
-fn no_peer_error(call: &Call) -> ToolError {
-    let message = match &call.session {
-        Some(session) => format!("session {session:?} has no peer yet: call peer_register first"),
-        None => "this call belongs to no session, and so to no peer: call peer_register first, and pass the peer_id \
-                 that it gives"
-            .to_owned(),
-    };
-    ToolError::new(ErrorType::Conflict, message)
 }
 
 #[cfg(test)]
@@ -296,7 +268,7 @@ mod tests {
 
     use super::super::{
         ErrorType,
-        testing::{World, each, nothing, text},
+        tests::{World, each, nothing, text},
     };
 
     /// Registers the peer of a session and returns its id.

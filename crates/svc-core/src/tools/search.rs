@@ -19,6 +19,7 @@ use svc_model::{NOT_BLANK, source::BUILTIN_CORE};
 use super::{
     Call, Catalogue, ErrorType, Failure, Tool, ToolError, call::TOOL_CALL, catalogue::DelegatedCall,
 };
+use crate::service::{Listed, Page};
 
 const SEARCH: &str = "\
 Finds tools by purpose, including those that your client does not list.
@@ -80,13 +81,6 @@ enum ToolDetail {
     Full,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct ToolHits {
-    tools: Vec<ToolHit>,
-    /// How many there are.
-    count: usize,
-}
-
 /// A tool.
 #[derive(Default, Serialize, JsonSchema)]
 struct ToolHit {
@@ -103,6 +97,10 @@ struct ToolHit {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Map<String, Value>>")]
     input_schema: Option<Box<RawValue>>,
+}
+
+impl Listed for ToolHit {
+    const NAME: &'static str = "tools";
 }
 
 impl ToolHit {
@@ -148,7 +146,7 @@ struct ToolSearcher {
 }
 
 impl ToolSearcher {
-    fn search(&self, call: &Call, input: &ToolQuery) -> Result<ToolHits, Failure> {
+    fn search(&self, call: &Call, input: &ToolQuery) -> Result<Page<ToolHit>, Failure> {
         let Some(catalogue) = self.catalogue.upgrade() else {
             return Err(ToolError::new(ErrorType::Unavailable, "the daemon is about to end").into());
         };
@@ -159,7 +157,7 @@ impl ToolSearcher {
                 && input.source.as_deref().is_none_or(|source| tool.source_name() == Some(source))
         };
         let detail = input.detail.unwrap_or(ToolDetail::Summary);
-        let tools: Vec<ToolHit> = self
+        let hits = self
             .index(&catalogue)
             .find(&input.query)
             .into_iter()
@@ -168,7 +166,7 @@ impl ToolSearcher {
             .take(input.limit.unwrap_or(8))
             .map(|tool| ToolHit::new(&tool, detail))
             .collect();
-        Ok(ToolHits { count: tools.len(), tools })
+        Ok(Page::last(hits))
     }
 
     fn index(&self, catalogue: &Catalogue) -> Arc<ToolIndex> {
@@ -451,7 +449,7 @@ mod tests {
     use super::{
         super::{
             Output,
-            testing::{World, each},
+            tests::{World, each},
         },
         *,
     };
@@ -620,17 +618,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_index_follows_added_and_removed_tools_and_hides_forbidden_ones() {
+    async fn the_index_follows_added_tools_and_hides_forbidden_ones() {
         let mut world = World::open().await;
         world.catalogue = catalogue_with(&[("alpha_one", "fish"), ("alpha_two", "fish")]);
         let fish = async |world: &World| names(world, json!({ "query": "fish" })).await;
         assert_eq!(fish(&world).await, ["alpha_one", "alpha_two"], "equals by name");
-        world.catalogue.remove("alpha_one");
         world.catalogue.add(bare("beta", "Fish! fish").scope("exec"));
-        assert_eq!(fish(&world).await, ["beta", "alpha_two"]);
+        assert_eq!(fish(&world).await, ["beta", "alpha_one", "alpha_two"]);
         let answer =
             world.call(&world.session("s"), "ToolSearch", json!({ "query": "fish" })).await;
-        assert_eq!(each(&answer["tools"], "name"), ["alpha_two"]);
+        assert_eq!(each(&answer["tools"], "name"), ["alpha_one", "alpha_two"]);
     }
 
     // Recall of the tool search: people's questions about the tools of public servers. Every third

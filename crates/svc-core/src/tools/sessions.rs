@@ -1,7 +1,7 @@
 //! Tools for sessions and their counters.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use svc_model::{
     GhapId, ListQuery, NOT_BLANK, SessionFilter, Timestamp, journal::Session, limits,
     quote::ModelText,
@@ -16,15 +16,47 @@ use crate::service::{
 pub(super) fn tools() -> Vec<Tool> {
     vec![
         Tool::new("start_session", START, start).title("Begin a session"),
-        Tool::new("end_session", END, end).title("End a session").idempotent(),
+        in_session("end_session", END, end).title("End a session").idempotent(),
         Tool::new("ping", PING, ping).title("Is the daemon there").read_only(),
         Tool::new("increment_tool_count", COUNT, increment).title("Count a tool call"),
-        Tool::new("should_check_in", SHOULD, should).title("Is a check-in due").read_only(),
-        Tool::new("reset_tool_count", RESET, reset).title("Count from zero").idempotent(),
+        in_session("should_check_in", SHOULD, should).title("Is a check-in due").read_only(),
+        in_session("reset_tool_count", RESET, reset).title("Count from zero").idempotent(),
         Tool::new("check_in", CHECK_IN, check_in).title("Count, and check in if it is due"),
-        Tool::new("get_session", GET, get).title("Look at a session").read_only().unlisted(),
+        in_session("get_session", GET, get).title("Look at a session").read_only().unlisted(),
         Tool::new("list_sessions", LIST, list).title("List sessions").read_only().unlisted(),
     ]
+}
+
+/// Arguments of a tool that acts in a session.
+#[derive(Deserialize, JsonSchema)]
+struct InSession<A> {
+    #[serde(flatten)]
+    input: A,
+    /// Session id; your own by default. Selects the project.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct NoArguments {}
+
+/// A tool that acts in the session that its argument `session_id` names, or in the call's own. See
+/// [`Tool::new`].
+pub(super) fn in_session<A, R, F, Fut>(
+    name: &'static str,
+    description: &'static str,
+    run: F,
+) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    R: Serialize + JsonSchema,
+    F: Fn(Call, ActingSession, A) -> Fut + Copy + Send + Sync + 'static,
+    Fut: Future<Output = Result<R, Failure>> + Send + 'static,
+{
+    Tool::new(name, description, move |call: Call, arguments: InSession<A>| async move {
+        let acting = acting_session(&call, arguments.session_id.as_deref(), None).await?;
+        run(call, acting, arguments.input).await
+    })
 }
 
 /// The session that a call acts in: the named one, or the call's own.
@@ -63,9 +95,6 @@ adopt; the session that begins again under the same id has it back.";
 
 #[derive(Deserialize, JsonSchema)]
 struct EndSessionArguments {
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
     /// Why.
     #[schemars(regex(pattern = NOT_BLANK))]
     reason: Option<String>,
@@ -80,9 +109,12 @@ struct EndSessionResult {
     orphaned_ghap: Option<GhapId>,
 }
 
-async fn end(call: Call, input: EndSessionArguments) -> Result<EndSessionResult, Failure> {
-    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let (session, orphaned_ghap) = call.services.team.end_session(session, input.reason).await?;
+async fn end(
+    call: Call,
+    acting: ActingSession,
+    input: EndSessionArguments,
+) -> Result<EndSessionResult, Failure> {
+    let (session, orphaned_ghap) = call.services.team.end_session(acting, input.reason).await?;
     Ok(EndSessionResult {
         session_id: session.session_id,
         ended_at: session.ended_at,
@@ -93,15 +125,12 @@ async fn end(call: Call, input: EndSessionArguments) -> Result<EndSessionResult,
 const PING: &str =
     "Answers when the daemon is there and the credential is good. Says nothing else.";
 
-#[derive(Deserialize, JsonSchema)]
-struct PingArguments {}
-
 #[derive(Serialize, JsonSchema)]
 struct PingResult {
     ok: bool,
 }
 
-async fn ping(_: Call, _: PingArguments) -> Result<PingResult, Failure> {
+async fn ping(_: Call, _: NoArguments) -> Result<PingResult, Failure> {
     Ok(PingResult { ok: true })
 }
 
@@ -110,7 +139,7 @@ Counts a tool call of a session. Gives how many there were since the last check-
 check_in does this and the check in one step.";
 
 #[derive(Deserialize, JsonSchema)]
-struct IncrementToolCountArguments {
+struct CountedCall {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
     tool_name: Option<String>,
@@ -128,14 +157,10 @@ struct ToolCountResult {
     tool_count: i64,
 }
 
-async fn increment(
-    call: Call,
-    input: IncrementToolCountArguments,
-) -> Result<ToolCountResult, Failure> {
-    let session =
-        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
-    let team = &call.services.team;
-    let count = team.count_tool(&call.caller, session, input.tool_name, None).await?;
+async fn increment(call: Call, counted: CountedCall) -> Result<ToolCountResult, Failure> {
+    let CountedCall { tool_name, session_id, agent_id } = counted;
+    let acting = acting_session(&call, session_id.as_deref(), agent_id.as_deref()).await?;
+    let count = call.services.team.count_tool(&call.caller, acting, tool_name, None).await?;
     Ok(ToolCountResult { tool_count: count.since })
 }
 
@@ -148,9 +173,6 @@ struct ShouldCheckInArguments {
     /// Number of tool calls between check-ins.
     #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
     frequency: Option<i64>,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -158,9 +180,12 @@ struct ShouldCheckInResult {
     should_check_in: bool,
 }
 
-async fn should(call: Call, input: ShouldCheckInArguments) -> Result<ShouldCheckInResult, Failure> {
-    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let count = call.services.team.tool_count(session).await?;
+async fn should(
+    call: Call,
+    acting: ActingSession,
+    input: ShouldCheckInArguments,
+) -> Result<ShouldCheckInResult, Failure> {
+    let count = call.services.team.tool_count(acting).await?;
     Ok(ShouldCheckInResult {
         should_check_in: count >= input.frequency.unwrap_or(limits::CHECK_IN),
     })
@@ -168,16 +193,12 @@ async fn should(call: Call, input: ShouldCheckInArguments) -> Result<ShouldCheck
 
 const RESET: &str = "Resets the count of a session's tool calls to zero.";
 
-#[derive(Deserialize, JsonSchema)]
-pub(super) struct SessionArguments {
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    pub(super) session_id: Option<String>,
-}
-
-async fn reset(call: Call, input: SessionArguments) -> Result<ToolCountResult, Failure> {
-    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
-    call.services.team.reset_tool_count(&call.caller, session).await?;
+async fn reset(
+    call: Call,
+    acting: ActingSession,
+    _: NoArguments,
+) -> Result<ToolCountResult, Failure> {
+    call.services.team.reset_tool_count(&call.caller, acting).await?;
     Ok(ToolCountResult { tool_count: 0 })
 }
 
@@ -187,18 +208,10 @@ of many calls at one moment exactly one is told.";
 
 #[derive(Deserialize, JsonSchema)]
 struct CheckInArguments {
-    /// The tool.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    tool_name: Option<String>,
-    /// Number of tool calls between check-ins.
-    #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
-    frequency: Option<i64>,
-    /// Session id; your own by default.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-    /// The sub-agent that made the call, if any: its calls are counted separately.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    agent_id: Option<String>,
+    #[serde(flatten)]
+    counted: CountedCall,
+    #[serde(flatten)]
+    due: ShouldCheckInArguments,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -213,11 +226,11 @@ struct CheckInResult {
 }
 
 async fn check_in(call: Call, input: CheckInArguments) -> Result<CheckInResult, Failure> {
-    let session =
-        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
-    let frequency = input.frequency.unwrap_or(limits::CHECK_IN);
+    let CountedCall { tool_name, session_id, agent_id } = input.counted;
+    let acting = acting_session(&call, session_id.as_deref(), agent_id.as_deref()).await?;
+    let frequency = input.due.frequency.unwrap_or(limits::CHECK_IN);
     let team = &call.services.team;
-    let count = team.count_tool(&call.caller, session, input.tool_name, Some(frequency)).await?;
+    let count = team.count_tool(&call.caller, acting, tool_name, Some(frequency)).await?;
     let reminder = count.active.as_ref().map(|ghap| ghap.reminder(count.since));
     Ok(CheckInResult { tool_count: count.since, due: count.due, reminder })
 }
@@ -225,9 +238,8 @@ async fn check_in(call: Call, input: CheckInArguments) -> Result<CheckInResult, 
 const GET: &str = "\
 Gives a session: its project, when it began and was last heard of, how often it called which tool, and its active record.";
 
-async fn get(call: Call, input: SessionArguments) -> Result<SessionDetail, Failure> {
-    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
-    Ok(call.services.team.session_detail(&call.caller, &session.session_id).await?)
+async fn get(call: Call, acting: ActingSession, _: NoArguments) -> Result<SessionDetail, Failure> {
+    Ok(call.services.team.session_detail(&call.caller, &acting.session_id).await?)
 }
 
 const LIST: &str = "Lists sessions, those heard of last first.";
@@ -241,7 +253,7 @@ async fn list(call: Call, input: ListQuery<SessionFilter>) -> Result<Page<Sessio
 mod tests {
     use serde_json::json;
 
-    use super::super::{ErrorType, testing::World};
+    use super::super::{ErrorType, tests::World};
 
     #[tokio::test]
     async fn each_session_and_sub_agent_has_its_own_count() {

@@ -83,7 +83,7 @@ pub enum Pace {
 }
 
 /// What a client may assume of a tool (MCP `ToolAnnotations`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_excessive_bools, reason = "the protocol has them so")]
 pub struct Annotations {
@@ -137,22 +137,12 @@ impl Tool {
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, Failure>> + Send + 'static,
     {
-        // The compiler instantiates this closure for each tool, so it is small: the arguments are
-        // parsed before the future begins.
-        let run = move |call: Call, arguments: Map<String, Value>| {
-            let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
-            async move { Output::from_result(&running?.await?) }.boxed()
+        let run = move |call: Call, arguments: A| {
+            let running = run(call, arguments);
+            async move { Output::from_result(&running.await?) }
         };
-        let output = schema::of_result::<R>();
-        Self {
-            output: Some(output),
-            ..Self::bare(
-                name.into(),
-                description.into(),
-                schema::Input::from_type::<A>(),
-                Arc::new(run),
-            )
-        }
+        let output = Some(schema::of_result::<R>());
+        Self { output, ..Self::with_content(name, description, run) }
     }
 
     /// A tool with its own schema and content.
@@ -222,6 +212,8 @@ impl Tool {
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
     {
+        // The compiler instantiates this closure for each tool, so it is small: the arguments are
+        // parsed before the future begins.
         let run = move |call: Call, arguments: Map<String, Value>| {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
             async move { running?.await }.boxed()
@@ -264,12 +256,7 @@ impl Tool {
             family: "other",
             input,
             output: None,
-            annotations: Annotations {
-                read_only_hint: false,
-                destructive_hint: false,
-                idempotent_hint: false,
-                open_world_hint: false,
-            },
+            annotations: Annotations::default(),
             scope: None,
             pace: Pace::Fast,
             needs_task: false,

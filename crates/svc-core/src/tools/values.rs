@@ -3,14 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    GhapId, NOT_BLANK, Timestamp, ValueId,
-    journal::{Domain, GhapStatus, Strategy, Tier},
-    learning::Axis,
+    NOT_BLANK, Timestamp, ValueId,
+    learning::{Axis, Value},
     limits, quote,
 };
+use svc_store::{ClusterRow, MemberRow};
 
-use super::{Call, Failure, Tool, sessions::acting_session};
-use crate::service::journal::{ValueDistances, distance_error};
+use super::{Call, Failure, Tool, sessions::in_session};
+use crate::service::{
+    journal::{ClusterList, ValueDistances, distance_error},
+    team::ActingSession,
+};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -26,7 +29,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Does a value fit")
             .read_only()
             .heavy(),
-        Tool::new("store_value", STORE, store).title("Keep a value").idempotent(),
+        in_session("store_value", STORE, store).title("Keep a value").idempotent(),
         Tool::new("list_values", LIST, list).title("List values").read_only(),
     ]
 }
@@ -56,7 +59,7 @@ struct ClusterListInput {
 struct ClusterRows {
     axis: Axis,
     /// The largest first.
-    clusters: Vec<ClusterSummary>,
+    clusters: Vec<ClusterRow>,
     count: usize,
     /// How many there are besides the limit.
     total: usize,
@@ -66,42 +69,22 @@ struct ClusterRows {
     record_count: i64,
 }
 
-/// A cluster.
-#[derive(Serialize, JsonSchema)]
-struct ClusterSummary {
-    /// Stays the same as long as most of its records do.
-    cluster_id: String,
-    label: i64,
-    /// How many records it has.
-    size: i64,
-    /// How far they can be trusted on average, 0 to 1.
-    avg_weight: f64,
-    /// The beginning of the goal of the record in its middle.
-    about: String,
-}
-
 async fn clusters(call: Call, input: ClusterListInput) -> Result<ClusterRows, Failure> {
     let list = call.services.journal.clusters(&call.caller, input.axis).await?;
-    let total = list.clusters.len();
-    let clusters: Vec<ClusterSummary> = list
-        .clusters
-        .into_iter()
-        .take(input.limit.unwrap_or(50))
-        .map(|row| ClusterSummary {
-            cluster_id: row.cluster_id,
-            label: row.label,
-            size: row.size,
-            avg_weight: round(row.avg_weight),
-            about: quote::excerpt(&row.goal, 120),
-        })
-        .collect();
+    let ClusterList { mut clusters, records, noise } = list;
+    let total = clusters.len();
+    clusters.truncate(input.limit.unwrap_or(50));
+    for cluster in &mut clusters {
+        cluster.avg_weight = round(cluster.avg_weight);
+        cluster.goal = quote::excerpt(&cluster.goal, 120);
+    }
     Ok(ClusterRows {
         axis: input.axis,
         count: clusters.len(),
         clusters,
         total,
-        noise_count: list.noise,
-        record_count: list.records,
+        noise_count: noise,
+        record_count: records,
     })
 }
 
@@ -129,37 +112,23 @@ struct ClusterMembers {
 /// A record of a cluster.
 #[derive(Serialize, JsonSchema)]
 struct ClusterMember {
-    id: GhapId,
-    domain: Domain,
-    strategy: Strategy,
-    outcome_status: GhapStatus,
-    confidence_tier: Option<Tier>,
+    #[serde(flatten)]
+    row: MemberRow,
     cluster_label: i64,
-    /// How near it is to the middle, 0 to 1.
-    similarity: f64,
-    /// The beginning of its goal.
-    goal: String,
 }
 
 async fn members(call: Call, input: ClusterMembersInput) -> Result<ClusterMembers, Failure> {
-    let limit = input.limit.unwrap_or(50);
+    let (limit, cluster_id) = (input.limit.unwrap_or(50), input.cluster_id);
     let (axis, rows) =
-        call.services.journal.cluster_members(&call.caller, &input.cluster_id, limit).await?;
-    let label = input.cluster_id.rsplit('_').next().and_then(|label| label.parse().ok());
-    let members: Vec<ClusterMember> = rows
-        .into_iter()
-        .map(|row| ClusterMember {
-            goal: quote::excerpt(&row.goal, 120),
-            id: row.id,
-            domain: row.domain,
-            strategy: row.strategy,
-            outcome_status: row.status,
-            confidence_tier: row.tier,
-            cluster_label: label.unwrap_or_default(),
-            similarity: round(row.similarity),
-        })
-        .collect();
-    Ok(ClusterMembers { cluster_id: input.cluster_id, axis, count: members.len(), members })
+        call.services.journal.cluster_members(&call.caller, &cluster_id, limit).await?;
+    let label = cluster_id.rsplit('_').next().and_then(|label| label.parse().ok());
+    let cluster_label = label.unwrap_or_default();
+    let member = |row: MemberRow| {
+        let (goal, similarity) = (quote::excerpt(&row.goal, 120), round(row.similarity));
+        ClusterMember { row: MemberRow { goal, similarity, ..row }, cluster_label }
+    };
+    let members: Vec<ClusterMember> = rows.into_iter().map(member).collect();
+    Ok(ClusterMembers { cluster_id, axis, count: members.len(), members })
 }
 
 const VALIDATE: &str = "\
@@ -215,9 +184,6 @@ struct StoreValueInput {
     cluster_id: String,
     /// The axis of the cluster; follows from its id.
     axis: Option<Axis>,
-    /// Session id; your own by default. Selects the project.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -232,9 +198,12 @@ struct ValueStored {
     created_at: Timestamp,
 }
 
-async fn store(call: Call, input: StoreValueInput) -> Result<ValueStored, Failure> {
-    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let (journal, StoreValueInput { text, cluster_id, axis, .. }) = (&call.services.journal, input);
+async fn store(
+    call: Call,
+    acting: ActingSession,
+    input: StoreValueInput,
+) -> Result<ValueStored, Failure> {
+    let (journal, StoreValueInput { text, cluster_id, axis }) = (&call.services.journal, input);
     let stored = journal.store_value(&call.caller, acting, text, cluster_id, axis).await?;
     Ok(ValueStored {
         text: quote::excerpt(&stored.value.text, 120),
@@ -262,41 +231,25 @@ struct ValueListInput {
 
 #[derive(Serialize, JsonSchema)]
 struct ValueList {
-    results: Vec<ValueRow>,
+    results: Vec<Value>,
     count: usize,
     /// How many there are besides the limit.
     total: i64,
-}
-
-/// A value in a list.
-#[derive(Serialize, JsonSchema)]
-struct ValueRow {
-    id: ValueId,
-    text: String,
-    cluster_id: String,
-    axis: Axis,
-    validated_at: Timestamp,
-    distance_to_centroid: f64,
 }
 
 /// Bytes of a sentence in a list: an entry has at most 500.
 const EXCERPT: usize = 270;
 
 async fn list(call: Call, input: ValueListInput) -> Result<ValueList, Failure> {
-    let (values, total) =
-        call.services.journal.values(&call.caller, input.axis, input.limit.unwrap_or(20)).await?;
-    let is_full = input.full.unwrap_or(false);
-    let results: Vec<ValueRow> = values
-        .into_iter()
-        .map(|value| ValueRow {
-            text: if is_full { value.text } else { quote::excerpt(&value.text, EXCERPT) },
-            id: value.id,
-            cluster_id: value.cluster_id,
-            axis: value.axis,
-            validated_at: value.validated_at,
-            distance_to_centroid: round(value.distance),
-        })
-        .collect();
+    let journal = &call.services.journal;
+    let (mut results, total) =
+        journal.values(&call.caller, input.axis, input.limit.unwrap_or(20)).await?;
+    for value in &mut results {
+        value.distance = round(value.distance);
+        if !input.full.unwrap_or(false) {
+            value.text = quote::excerpt(&value.text, EXCERPT);
+        }
+    }
     Ok(ValueList { count: results.len(), results, total })
 }
 
@@ -304,7 +257,7 @@ async fn list(call: Call, input: ValueListInput) -> Result<ValueList, Failure> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing::{World, each, text};
+    use super::super::tests::{World, each, text};
     use crate::tools::{Call, ErrorType};
 
     async fn try_it(world: &World, call: &Call, about: &str) {

@@ -10,15 +10,12 @@ use axum::{
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_core::{
-    service::{
-        Error, check,
-        log::{Selector, StartAfter, Subscription, SubscriptionChunk},
-        team::Team,
-    },
-    tools::ListedEvent,
+use svc_core::service::{
+    Error, check,
+    log::{Selector, StartAfter, Subscription, SubscriptionChunk},
+    team::Team,
 };
-use svc_model::{Caller, PeerId, limits};
+use svc_model::{Caller, Event, PeerId, limits};
 use svc_sys::telemetry;
 use svc_wire::sse::{self, push_item};
 use tokio::{task::JoinHandle, time::sleep};
@@ -64,7 +61,7 @@ struct Read {
 /// A page as it is described. It is written by hand, because the data of events is JSON already.
 #[derive(Serialize, JsonSchema)]
 struct EventList {
-    events: Vec<ListedEvent>,
+    events: Vec<Event>,
     count: usize,
     /// Goes into `after`. With `after=latest` it is the end of the log or stream.
     #[serde(skip_serializing_if = "Option::is_none")]

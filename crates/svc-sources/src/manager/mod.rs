@@ -243,7 +243,7 @@ impl SourceManager {
 
     fn tell_catalogue(&self) {
         if let Some(catalogue) = self.0.catalogue.upgrade() {
-            catalogue.foreign_changed();
+            catalogue.note_change();
         }
     }
 

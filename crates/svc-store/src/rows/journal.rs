@@ -185,29 +185,33 @@ pub struct NewCluster {
     pub members: Vec<(GhapId, f64)>,
 }
 
-#[derive(Debug, Clone)]
+/// A cluster.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ClusterRow {
-    /// `<axis>_<label>`.
+    /// `<axis>_<label>`; stays the same as long as most of its records do.
     pub cluster_id: String,
-    /// Its number on its axis.
     pub label: i64,
+    /// How many records it has.
     pub size: i64,
-    /// Mean weight of its records, 0 to 1. The weight states how far a record can be trusted.
+    /// How far its records can be trusted on average, 0 to 1.
     pub avg_weight: f64,
-    /// Goal of the record that is nearest to the centroid.
+    /// The goal of the record in its middle.
+    #[serde(rename = "about")]
     pub goal: String,
 }
 
-#[derive(Debug, Clone)]
+/// A record of a cluster.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct MemberRow {
     pub id: GhapId,
     pub domain: Domain,
     pub strategy: Strategy,
+    #[serde(rename = "outcome_status")]
     pub status: GhapStatus,
-    /// How far the record can be trusted.
+    #[serde(rename = "confidence_tier")]
     pub tier: Option<Tier>,
     pub goal: String,
-    /// Cosine to the centroid of the cluster.
+    /// How near it is to the middle, 0 to 1.
     pub similarity: f64,
 }
 

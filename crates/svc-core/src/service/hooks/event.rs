@@ -528,16 +528,14 @@ impl Hooks {
         }
         let request = ContextQuery {
             query: text.chars().take(limits::SEARCH_QUERY_CHARS).collect(),
-            session_id: Some(event.session_id.clone()),
-            project: None,
+            session_id: event.session_id.clone(),
             kinds: Vec::new(),
             limit: limits::HOOK_CONTEXT_ITEMS,
             budget: limits::HOOK_CONTEXT_BYTES,
             repeat: false,
-            remember: true,
             hook_id,
         };
-        match self.journal.assemble_context(caller, &request).await {
+        match self.journal.assemble_context(caller, request).await {
             Ok(context) => (!context.markdown.is_empty()).then_some(context.markdown),
             // The messages in the same reply already count as handed over, so the reply goes out
             // without context.

@@ -307,7 +307,7 @@ impl HookWriteJob {
         let new = NewOutcome {
             command: run.command.chars().take(limits::GHAP_LONG_TEXT_CHARS).collect(),
             verdict: run.verdict.verdict.into(),
-            summary: run.verdict.summary.clone(),
+            summary: Some(run.verdict.summary.clone()),
             tool_use_id: tool.use_id.clone(),
         };
         let (outcome, is_new) =

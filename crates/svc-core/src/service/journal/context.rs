@@ -25,7 +25,7 @@ use svc_store::{ItemVersion, LessonKind, MemoryFilter, job};
 use super::Journal;
 use crate::{
     boxed,
-    service::{Error, Result, search::ExperienceQuery},
+    service::{Error, Result, search::ExperienceQuery, team::ActingSession},
 };
 
 /// Kinds of things that a context may hold.
@@ -56,10 +56,8 @@ impl ContextKind {
 pub struct ContextQuery {
     /// The prompt. A blank one selects what is important in the project.
     pub query: String,
-    /// The session that gets the context. Without one, nothing counts as seen.
-    pub session_id: Option<String>,
-    /// The project; that of the session by default.
-    pub project: Option<String>,
+    /// The session that gets the context, which is the caller's. It selects the project.
+    pub session_id: String,
     pub kinds: Vec<ContextKind>,
     /// Bound on the items of each kind.
     pub limit: usize,
@@ -67,8 +65,6 @@ pub struct ContextQuery {
     pub budget: usize,
     /// Repeat what the session was given before.
     pub repeat: bool,
-    /// Record that the session was given it.
-    pub remember: bool,
     /// The call of the hook that gets the context. If its reply is known to be lost, the context is
     /// empty.
     pub hook_id: Option<String>,
@@ -82,38 +78,30 @@ impl Journal {
     pub async fn assemble_context(
         &self,
         caller: &Caller,
-        request: &ContextQuery,
+        request: ContextQuery,
     ) -> Result<AssembledContext> {
-        let mut request = request.clone();
-        request.project = self.core.projects.named(request.project.as_deref()).await?;
-        if let Some(session) = &request.session_id {
-            self.team.acting_session(caller, None, Some(session), None).await?;
-            if !caller.is_operator() {
-                request.project = caller.project().map(str::to_owned);
-            } else if request.project.is_none() {
-                let session = self.core.store.sessions().get(session).await?;
-                request.project = session.and_then(|session| session.project);
-            }
-        }
-        let seen: HashSet<SeenKey> = match &request.session_id {
-            Some(session) if !request.repeat => {
-                self.core.store.seen().list(session).await?.into_iter().collect()
-            }
-            _ => HashSet::new(),
+        let (store, session_id) = (&self.core.store, request.session_id.clone());
+        let project = if caller.is_operator() {
+            store.sessions().get(&session_id).await?.and_then(|session| session.project)
+        } else {
+            caller.project().map(str::to_owned)
         };
-        let mut candidates = self.relevant(caller, &request).await?;
+        let seen: HashSet<SeenKey> = if request.repeat {
+            HashSet::new()
+        } else {
+            store.seen().list(&session_id).await?.into_iter().collect()
+        };
+        let mut candidates = self.relevant(caller, &request, project.as_deref()).await?;
         leave_out(&mut candidates, &seen);
         let mut markdown = BoundedMarkdown::new(request.budget);
         fill(&mut markdown, candidates, request.limit);
-        let Some(session_id) =
-            request.session_id.filter(|_| request.remember && !markdown.is_empty())
-        else {
+        if markdown.is_empty() {
             return Ok(markdown.finish());
-        };
+        }
         // Of two concurrent calls, only one returns an item; the other leaves it out.
         let items: Vec<ItemVersion> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
-        let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
+        let write = store.on_behalf_of(caller).write(job!(|tx| {
             let mut fresh = HashSet::new();
             let hook = hook_id.as_deref();
             if let Some(hook) = hook
@@ -135,31 +123,42 @@ impl Journal {
         Ok(markdown.finish())
     }
 
-    async fn relevant(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<ContextItem>> {
+    async fn relevant(
+        &self,
+        caller: &Caller,
+        request: &ContextQuery,
+        project: Option<&str>,
+    ) -> Result<Vec<ContextItem>> {
+        let query = request.query.as_str();
         let wants = |kind| request.kinds.is_empty() || request.kinds.contains(&kind);
         let mut candidates = Vec::new();
         if wants(ContextKind::Experiences) {
-            let ghaps = self.experiences(caller, request).await?;
+            let ghaps = self.experiences(caller, request, project).await?;
             candidates.extend(ghaps.iter().map(ContextItem::of_ghap));
         }
         if wants(ContextKind::Values) {
-            let values = self.fitting_values(caller, request).await?;
+            let values = self.fitting_values(caller, query, project).await?;
             candidates.extend(values.iter().map(ContextItem::of_value));
         }
         if wants(ContextKind::Memories) {
-            let memories = self.fitting_memories(caller, request).await?;
+            let memories = self.fitting_memories(caller, query, project).await?;
             candidates.extend(memories.iter().map(ContextItem::of_memory));
         }
         Ok(candidates)
     }
 
-    async fn experiences(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<Ghap>> {
+    async fn experiences(
+        &self,
+        caller: &Caller,
+        request: &ContextQuery,
+        project: Option<&str>,
+    ) -> Result<Vec<Ghap>> {
         if request.query.trim().is_empty() {
             return Ok(Vec::new());
         }
         let search = ExperienceQuery {
             prompt: &request.query,
-            project: request.project.as_deref(),
+            project,
             // A short list has no slot for failed attempts, and items that the session has seen
             // take slots, too.
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
@@ -177,15 +176,20 @@ impl Journal {
 
     /// Values that match the prompt, the best first; without a prompt those of the project, the
     /// latest first.
-    async fn fitting_values(&self, caller: &Caller, request: &ContextQuery) -> Result<Vec<Value>> {
+    async fn fitting_values(
+        &self,
+        caller: &Caller,
+        query: &str,
+        project: Option<&str>,
+    ) -> Result<Vec<Value>> {
         let (reader, values) = (Reader::from_caller(caller), self.core.store.values());
         let (values, _) = values.list(&reader, None, limits::VALUES_RANKED).await?;
-        let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
-        if request.query.trim().is_empty() {
+        let is_own = |value: &Value| value.project.is_none() || value.project.as_deref() == project;
+        if query.trim().is_empty() {
             return Ok(values.into_iter().map(|(value, _)| value).filter(is_own).collect());
         }
         let frequencies = fit::frequencies(values.iter().map(|(_, terms)| terms.as_str()));
-        let prompt = WeighedPrompt::new(Prompt::read(&request.query), values.len(), &frequencies);
+        let prompt = WeighedPrompt::new(Prompt::read(query), values.len(), &frequencies);
         let mut ranked: Vec<(f64, Value)> = values
             .into_iter()
             .filter_map(|(value, terms)| {
@@ -203,15 +207,15 @@ impl Journal {
     async fn fitting_memories(
         &self,
         caller: &Caller,
-        request: &ContextQuery,
+        query: &str,
+        project: Option<&str>,
     ) -> Result<Vec<Memory>> {
-        let project = request.project.as_deref();
         let limit = limits::SEARCH_HITS;
-        if request.query.trim().is_empty() {
+        if query.trim().is_empty() {
             return Ok(self.important_memories(caller, project, limit).await?);
         }
         let filter = MemoryFilter::default();
-        let ranked = self.find_memories(caller, &request.query, project, &filter, limit).await?;
+        let ranked = self.find_memories(caller, query, project, &filter, limit).await?;
         let fitting = ranked.into_iter().filter(|(_, fit)| fit.is_relevant);
         Ok(fitting.map(|(memory, _)| memory).collect())
     }
@@ -330,30 +334,20 @@ fn fill(markdown: &mut BoundedMarkdown, candidates: Vec<ContextItem>, limit: usi
 
 const MOST: u32 = 5;
 
-#[derive(Debug, Clone)]
-pub struct PremortemQuery {
-    pub domain: Domain,
-    pub strategy: Option<Strategy>,
-    /// The caller's session; records of its project come first.
-    pub session_id: Option<String>,
-    /// Bound, in bytes.
-    pub budget: usize,
-}
-
 impl Journal {
+    /// What goes wrong with attempts of a kind; `budget` is the bound, in bytes. Records of the
+    /// session's project come first.
     #[boxed]
     pub async fn premortem(
         &self,
         caller: &Caller,
-        request: &PremortemQuery,
+        acting: &ActingSession,
+        (domain, strategy): (Domain, Option<Strategy>),
+        budget: usize,
     ) -> Result<AssembledContext> {
-        let PremortemQuery { domain, strategy, budget, .. } = *request;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
-        let mut project = None;
-        if let Some(session) = &request.session_id {
-            self.team.acting_session(caller, None, Some(session), None).await?;
-            project = store.sessions().get(session).await?.and_then(|session| session.project);
-        }
+        let session = store.sessions().get(&acting.session_id).await?;
+        let project = session.and_then(|session| session.project);
         let project = caller.project().or(project.as_deref()).unwrap_or_default();
         let ghaps = store.ghaps();
         let telling = |kind| ghaps.telling(&reader, domain, strategy, kind, project, MOST);

@@ -1,6 +1,6 @@
 //! Memories: texts that are kept for a project.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError, job};
 use super::Journal;
 use crate::boxed;
 use crate::service::{
-    Error, ResourceKind, Result, check,
+    Error, ResourceKind, Result,
     projects::project_of_write,
     search::confirmation_factor,
     team::{ActingSession, owns_session, tell, touch_session},
@@ -64,10 +64,10 @@ impl Journal {
         acting: ActingSession,
         new: NewMemory,
     ) -> Result<StoredMemory> {
-        check::text("content", &new.content, limits::MEMORY_CHARS)?;
-        let importance = new.importance.unwrap_or(0.5);
-        check::fraction("importance", importance)?;
-        let (tags, global) = (tidy(new.tags.unwrap_or_default())?, new.global.unwrap_or(false));
+        let (importance, global) = (new.importance.unwrap_or(0.5), new.global.unwrap_or(false));
+        let mut known_tags = HashSet::new();
+        let mut tags = new.tags.unwrap_or_default();
+        tags.retain(|tag| known_tags.insert(tag.clone()));
         let digest = hex::encode(Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
         if global && !caller.is_operator() {
@@ -219,27 +219,4 @@ impl Journal {
 
 fn as_json(terms: &impl serde::Serialize) -> String {
     serde_json::to_string(terms).unwrap_or_default()
-}
-
-/// Tags in stored form: checked, each once.
-fn tidy(tags: Vec<String>) -> Result<Vec<String>> {
-    let mut kept: Vec<String> = Vec::new();
-    for tag in tags {
-        check::not_blank("tags", &tag)?;
-        if tag.chars().count() > limits::MEMORY_TAG_CHARS {
-            let most = limits::MEMORY_TAG_CHARS;
-            return Err(Error::invalid(
-                "tags",
-                format!("must have at most {most} characters each"),
-            ));
-        }
-        if !kept.contains(&tag) {
-            kept.push(tag);
-        }
-    }
-    if kept.len() > limits::MEMORY_TAGS {
-        let most = limits::MEMORY_TAGS;
-        return Err(Error::invalid("tags", format!("must be at most {most}")));
-    }
-    Ok(kept)
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
-use crate::service::{core::Core, search::Search, team::Team};
+use crate::service::{core::Core, search::Search};
 
-pub use context::{AssembledContext, ContextKind, ContextQuery, ContextSource, PremortemQuery};
+pub use context::{AssembledContext, ContextKind, ContextQuery, ContextSource};
 pub use memories::{NewMemory, StoredMemory};
 pub use records::{GhapDetail, NewOutcome};
 pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, distance_error};
@@ -22,14 +22,13 @@ pub(super) use records::put_outcome;
 #[derive(Debug, Clone)]
 pub struct Journal {
     core: Core,
-    team: Team,
     search: Search,
     /// Held during a clustering, so that only one clustering at a time uses a core.
     grouping: Arc<Mutex<()>>,
 }
 
 impl Journal {
-    pub(in crate::service) fn new(core: Core, team: Team, search: Search) -> Self {
-        Self { core, team, search, grouping: Arc::default() }
+    pub(in crate::service) fn new(core: Core, search: Search) -> Self {
+        Self { core, search, grouping: Arc::default() }
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! A change of a record, its history, the counters and its event are one write job, so that a crash
 //! leaves all of it or none.
+//!
+//! Records, memories and values come from tools, whose schemas have the bounds of their texts.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_model::{
-    Caller, GhapFilter, GhapId, IdReference, Ids, LATEST, OutcomeId, Reader, Timestamp,
+    Caller, GhapFilter, GhapId, IdReference, Ids, LATEST, NOT_BLANK, OutcomeId, Reader, Timestamp,
     journal::{
         Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Outcome, OutcomeVerdict,
         Resolution, Verdict,
@@ -20,7 +22,7 @@ use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx
 use super::Journal;
 use crate::boxed;
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, Result, check,
+    Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check,
     projects::project_of_write,
     search,
     team::{ActingSession, tell, touch_session},
@@ -50,15 +52,6 @@ impl Journal {
         acting: ActingSession,
         draft: GhapDraft,
     ) -> Result<Ghap> {
-        for (field, text) in [
-            ("goal", &draft.goal),
-            ("hypothesis", &draft.hypothesis),
-            ("action", &draft.action),
-            ("prediction", &draft.prediction),
-        ] {
-            check::text(field, text, limits::GHAP_TEXT_CHARS)?;
-        }
-        draft.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
@@ -89,18 +82,6 @@ impl Journal {
         acting: ActingSession,
         change: GhapChange,
     ) -> Result<Ghap> {
-        for (field, text, most) in [
-            ("goal", &change.goal, limits::GHAP_TEXT_CHARS),
-            ("hypothesis", &change.hypothesis, limits::GHAP_TEXT_CHARS),
-            ("action", &change.action, limits::GHAP_TEXT_CHARS),
-            ("prediction", &change.prediction, limits::GHAP_TEXT_CHARS),
-            ("note", &change.note, limits::GHAP_LONG_TEXT_CHARS),
-        ] {
-            if let Some(text) = text {
-                check::text(field, text, most)?;
-            }
-        }
-        change.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
         let write = self.core.store.on_behalf_of(caller).write(job!(|tx| {
             let mut ghap = active(tx, &acting).await?;
             let now = tx.now();
@@ -140,25 +121,12 @@ impl Journal {
         acting: ActingSession,
         resolution: Resolution,
     ) -> Result<Ghap> {
-        let Resolution { result, surprise, root_cause, lesson, .. } = &resolution;
-        let lesson = lesson.as_ref();
-        for (field, text) in [
-            ("result", Some(result)),
-            ("surprise", surprise.as_ref()),
-            ("root_cause.description", root_cause.as_ref().map(|cause| &cause.description)),
-            ("lesson.what_worked", lesson.map(|lesson| &lesson.what_worked)),
-            ("lesson.takeaway", lesson.and_then(|lesson| lesson.takeaway.as_ref())),
-        ] {
-            if let Some(text) = text {
-                check::text(field, text, limits::GHAP_LONG_TEXT_CHARS)?;
-            }
-        }
         if resolution.verdict == Verdict::Falsified {
-            if surprise.is_none() {
+            if resolution.surprise.is_none() {
                 let why = "is missing: a falsified record says what was not expected";
                 return Err(Error::invalid("surprise", why));
             }
-            if root_cause.is_none() {
+            if resolution.root_cause.is_none() {
                 let why = "is missing: a falsified record says why, as {category, description}";
                 return Err(Error::invalid("root_cause", why));
             }
@@ -396,13 +364,22 @@ async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<
     Ok(ghap)
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NewOutcome {
+    /// The command.
+    #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
     pub command: String,
+    /// Result of the command.
     pub verdict: OutcomeVerdict,
-    pub summary: String,
-    /// The client's id of the tool call.
+    /// A summary of its output; only the beginning is kept.
+    pub summary: Option<String>,
+    /// The client's id of the tool call; a repeat with the same id changes nothing.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub tool_use_id: Option<String>,
+}
+
+impl Listed for CalibrationRow {
+    const NAME: &'static str = "results";
 }
 
 impl Journal {
@@ -414,8 +391,6 @@ impl Journal {
         acting: ActingSession,
         new: NewOutcome,
     ) -> Result<Outcome> {
-        check::text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
-        check::key("tool_use_id", new.tool_use_id.as_deref())?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
         let write = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
@@ -445,7 +420,12 @@ pub(in crate::service) async fn put_outcome(
         session_id: acting.session_id.clone(),
         command: new.command,
         verdict: new.verdict,
-        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
+        summary: new
+            .summary
+            .unwrap_or_default()
+            .chars()
+            .take(limits::OUTCOME_SUMMARY_CHARS)
+            .collect(),
         at: tx.now(),
     };
     let made = outcome.outcome_id.clone();

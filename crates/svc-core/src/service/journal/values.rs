@@ -22,7 +22,7 @@ use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster, job};
 use super::Journal;
 use crate::boxed;
 use crate::service::{
-    Error, ResourceKind, Result, check,
+    Error, ResourceKind, Result,
     projects::project_of_write,
     team::{ActingSession, tell, touch_session},
 };
@@ -160,7 +160,6 @@ impl Journal {
         text: &str,
         cluster_id: &str,
     ) -> Result<ValueValidity> {
-        check::text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let most = limits::CLUSTERED_RECORDS;

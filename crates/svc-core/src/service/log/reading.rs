@@ -1,43 +1,41 @@
-//! Events for readers without a connection: one response that may wait, a page, the events of one
-//! stream as they are appended, and which of a set of streams have new events.
+//! Events for readers without a connection: a page, for a program or a tool; the events of one
+//! stream as they are appended; and which of a set of streams have new events.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
-use svc_store::{
-    Batch, Commit, FeedScope, ListenerRead, LogPage, PageSize, StoreError, StreamListener,
-    StreamView,
-};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use svc_store::{Commit, ListenerRead, LogPage, PageSize, StreamListener, StreamView};
+use tokio::sync::watch;
 
 use super::{
     Log,
-    subscription::{Gap, LogSource, Selector, StartAfter, TailRead, stream_named, view_of},
+    subscription::{Gap, LogSource, Selector, StartAfter},
 };
 use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check};
 
 /// The events after a cursor.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct EventReading {
-    /// Empty if no event followed in time.
     pub events: Vec<Event>,
-    /// The cursor for the next call.
+    /// How many there are.
+    pub count: usize,
+    /// Goes into `after` the next time.
     pub next_after: i64,
-    /// The events that the reader asked for and the log no longer has.
+    /// What was asked for and the log does not have any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// Whether the stream is closed and these events reach its end.
+    /// The stream is over: nothing will follow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
 }
 
 impl Log {
-    /// The events after a cursor. If there are none yet, waits up to `wait` for the next.
-    ///
-    /// For tools. Streams of responses are hidden from every caller: the response of this call
-    /// becomes an event of such a stream, so each one would contain all earlier ones.
+    /// The events after a cursor, for tools. Streams of responses are hidden from every caller: the
+    /// response of this call becomes an event of such a stream, so each one would contain all
+    /// earlier ones.
     #[boxed]
     pub async fn read_events(
         &self,
@@ -46,70 +44,24 @@ impl Log {
         after: u64,
         kind: Option<&str>,
         limit: Option<u32>,
-        wait: Duration,
     ) -> Result<EventReading> {
-        let deadline = Instant::now() + wait;
         let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
-        let (store, reader) = (&self.core.store, Reader::for_tool(caller));
-        let (mut source, bounds) = match selector {
-            Selector::Stream(name) => {
-                LogSource::stream(store, stream_named(name)?, Some(reader)).await?
-            }
-            Selector::Prefix(prefix) => {
-                LogSource::feed(store, FeedScope::prefix(prefix, reader)).await?
-            }
-        };
-        let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
-        loop {
-            // The head is read before the page, so events up to the head that the filter skipped
-            // have been read.
-            let bounds = match source.bounds().await {
-                Err(StoreError::NoStream) => {
-                    return Err(Error::not_found(ResourceKind::Stream, selector.name()));
-                }
-                bounds => bounds?,
-            };
-            let page = source.events(cursor, i64::MAX, kind, size).await?;
-            if !source.is_readable_now().await? {
-                return Err(Error::not_found(ResourceKind::Stream, selector.name()));
-            }
-            let last = page.events.last().map(|event| source.cursor_of(event));
-            let events = page.events;
-            if let Some(next_after) = last.filter(|_| page.more) {
-                return Ok(EventReading { events, next_after, gap, closed: false });
-            }
-            cursor = cursor.max(bounds.head).max(last.unwrap_or(0));
-            let closed = bounds.closed && cursor == bounds.head;
-            let has_answer = !events.is_empty() || gap.is_some() || closed;
-            let is_over = has_answer || {
-                let more = wait_for_kind(&mut source, &mut cursor, kind);
-                timeout_at(deadline, more).await.is_err()
-            };
-            if is_over {
-                return Ok(EventReading { events, next_after: cursor, gap, closed });
-            }
+        let reader = Reader::for_tool(caller);
+        // The head is read before the page, so events up to the head that the filter skipped have
+        // been read.
+        let (mut source, bounds) = LogSource::open(&self.core.store, selector, reader).await?;
+        let (cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
+        let LogPage { events, more } = source.events(cursor, i64::MAX, kind, size).await?;
+        if !source.is_readable_now().await? {
+            return Err(Error::not_found(ResourceKind::Stream, selector.name()));
         }
-    }
-}
-
-/// Waits until the table may have a matching event. Moves the cursor past commits without an event
-/// of the kind, so that a busy daemon does not cause a read of the table for each commit.
-async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&str>) {
-    let concerns = |batch: &Batch| {
-        let is_wanted =
-            kind.is_none_or(|kind| batch.events.iter().any(|event| &*event.kind == kind));
-        batch.closed || is_wanted
-    };
-    loop {
-        source.wait(*cursor).await;
-        let mut next = *cursor;
-        let TailRead::Batches(batches) = source.tail(&mut next, limits::CHUNK_BYTES) else {
-            return;
+        let last = events.last().map(|event| source.cursor_of(event));
+        let next_after = match last {
+            Some(last) if more => last,
+            last => cursor.max(bounds.head).max(last.unwrap_or(0)),
         };
-        if batches.iter().any(|batch| concerns(batch)) {
-            return;
-        }
-        *cursor = next;
+        let closed = !more && bounds.closed && next_after == bounds.head;
+        Ok(EventReading { count: events.len(), events, next_after, gap, closed })
     }
 }
 
@@ -131,18 +83,10 @@ impl Log {
         limit: Option<u32>,
     ) -> Result<EventPage> {
         let size = PageSize::rows(check::limit(limit)?);
-        let LogPage { events, more } = match selector {
-            Selector::Stream(name) => {
-                let (name, reader) = (stream_named(name)?, Reader::from_caller(caller));
-                let view = view_of(&self.core.store, &name, Some(&reader)).await?;
-                self.core.store.events().of_stream(view.id, &name, after, kind, size).await?
-            }
-            Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, Reader::from_caller(caller));
-                self.core.store.events().of_feed(&scope, after, i64::MAX, kind, size).await?
-            }
-        };
-        let next = events.last().filter(|_| more).map(|event| selector.cursor_of(event));
+        let reader = Reader::from_caller(caller);
+        let (source, _) = LogSource::open(&self.core.store, selector, reader).await?;
+        let LogPage { events, more } = source.events(after, i64::MAX, kind, size).await?;
+        let next = events.last().filter(|_| more).map(|event| source.cursor_of(event));
         Ok(EventPage { events, next })
     }
 }
@@ -170,28 +114,26 @@ impl StreamFollower {
     pub async fn next(&mut self) -> Result<Option<Vec<Event>>> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
-                TailRead::Batches(batches) => {
+                Some(ListenerRead::Items(batches)) => {
                     batches.iter().flat_map(|batch| batch.events.iter().cloned()).collect()
                 }
                 // The tail has only commits since this reader began to listen.
-                TailRead::Nothing | TailRead::Closed | TailRead::Behind | TailRead::Withdrawn => {
-                    Box::pin(self.read_table()).await?
-                }
+                _ => Box::pin(self.read_table()).await?,
             };
             if !events.is_empty() {
                 return Ok(Some(events));
             }
             match self.source.tail(&mut self.cursor.clone(), 0) {
-                TailRead::Closed => return Ok(None),
-                TailRead::Nothing if self.was_closed => return Ok(None),
-                TailRead::Nothing => self.source.wait(self.cursor).await,
+                Some(ListenerRead::Closed) => return Ok(None),
+                Some(ListenerRead::Nothing) if self.was_closed => return Ok(None),
+                Some(ListenerRead::Nothing) => self.source.wait(self.cursor).await,
                 // The table had no more than the cursor, so the stream may have been removed.
-                TailRead::Behind => {
+                Some(ListenerRead::Behind) => {
                     if !Box::pin(self.source.is_there()).await? {
                         return Ok(None);
                     }
                 }
-                TailRead::Batches(_) | TailRead::Withdrawn => {}
+                Some(ListenerRead::Items(_)) | None => {}
             }
         }
     }

@@ -52,22 +52,19 @@ enum Followed {
     },
 }
 
-/// What the tail has after a cursor.
-#[derive(Debug)]
-pub(super) enum TailRead {
-    /// The commits of this source, possibly none. The cursor has moved past all commits read.
-    Batches(Vec<Arc<Batch>>),
-    /// No event follows yet.
-    Nothing,
-    /// No event follows, and the stream is closed.
-    Closed,
-    /// Events follow that only the table has.
-    Behind,
-    /// Events follow that the reader may no longer read.
-    Withdrawn,
-}
-
 impl LogSource {
+    /// The streams of `selector`, as far as the reader may read them.
+    pub(super) async fn open(
+        store: &Store,
+        selector: &Selector,
+        reader: Reader,
+    ) -> Result<(Self, LogBounds)> {
+        match selector {
+            Selector::Stream(name) => Self::stream(store, stream_named(name)?, Some(reader)).await,
+            Selector::Prefix(prefix) => Self::feed(store, FeedScope::prefix(prefix, reader)).await,
+        }
+    }
+
     pub(super) async fn stream(
         store: &Store,
         name: StreamName,
@@ -81,7 +78,7 @@ impl LogSource {
         Ok((Self { store: store.clone(), followed }, bounds))
     }
 
-    pub(super) async fn feed(store: &Store, scope: FeedScope) -> Result<(Self, LogBounds)> {
+    async fn feed(store: &Store, scope: FeedScope) -> Result<(Self, LogBounds)> {
         let listener = store.bus().listen_all();
         let source = Self { store: store.clone(), followed: Followed::Feed { scope, listener } };
         let bounds = source.bounds().await?;
@@ -248,33 +245,33 @@ impl LogSource {
         self.store.bus().unfinished_entries().next_delta(listener, is_readable)
     }
 
-    /// The last commits after the cursor, up to about `budget` bytes.
-    pub(super) fn tail(&self, cursor: &mut i64, budget: usize) -> TailRead {
-        match &self.followed {
-            Followed::Stream { listener, reader, .. } => match listener.read(*cursor, budget) {
-                ListenerRead::Items(batches) => {
-                    let may_read = |batch: &Batch| {
+    /// The commits of this source after the cursor, possibly none, up to about `budget` bytes. The
+    /// cursor moves past all commits read. `None` if the reader may no longer read them.
+    pub(super) fn tail(&self, cursor: &mut i64, budget: usize) -> Option<ListenerRead<Batch>> {
+        use ListenerRead::{Behind, Closed, Items, Nothing};
+        Some(match &self.followed {
+            Followed::Stream { listener, reader, .. } => {
+                let read = listener.read(*cursor, budget);
+                if let Items(batches) = &read {
+                    let may_read = |batch: &Arc<Batch>| {
                         reader.as_ref().is_none_or(|it| it.may_read(&batch.visibility))
                     };
-                    if !batches.iter().all(|batch| may_read(batch)) {
-                        return TailRead::Withdrawn;
+                    if !batches.iter().all(may_read) {
+                        return None;
                     }
                     *cursor = batches.last().map_or(*cursor, |batch| batch.seqs.1);
-                    TailRead::Batches(batches)
                 }
-                ListenerRead::Nothing => TailRead::Nothing,
-                ListenerRead::Closed => TailRead::Closed,
-                ListenerRead::Behind => TailRead::Behind,
-            },
+                read
+            }
             Followed::Feed { scope, listener } => match listener.read(*cursor, budget) {
-                ListenerRead::Items(commits) => {
+                Items(commits) => {
                     let mut next = *cursor;
                     let mut ours = Vec::new();
                     for batch in commits.iter().flat_map(|commit| commit.iter()) {
                         // A listener that began while a commit was being published may see a part
                         // of it.
                         if batch.positions.0 != next + 1 {
-                            return TailRead::Behind;
+                            return Some(Behind);
                         }
                         next = batch.positions.1;
                         if scope.contains(batch) {
@@ -282,13 +279,13 @@ impl LogSource {
                         }
                     }
                     *cursor = next;
-                    TailRead::Batches(ours)
+                    Items(ours)
                 }
-                ListenerRead::Nothing => TailRead::Nothing,
-                ListenerRead::Closed => TailRead::Closed,
-                ListenerRead::Behind => TailRead::Behind,
+                Nothing => Nothing,
+                Closed => Closed,
+                Behind => Behind,
             },
-        }
+        })
     }
 }
 
@@ -304,13 +301,6 @@ impl Selector {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Stream(name) | Self::Prefix(name) => name,
-        }
-    }
-
-    pub(super) fn cursor_of(&self, event: &Event) -> i64 {
-        match self {
-            Self::Stream(_) => event.seq,
-            Self::Prefix(_) => event.position,
         }
     }
 }
@@ -440,16 +430,10 @@ impl Log {
         kind: Option<String>,
     ) -> Result<Subscription> {
         let reader = Reader::from_caller(caller);
-        let (framing, (source, bounds)) = match selector {
-            Selector::Stream(name) => {
-                let source =
-                    LogSource::stream(&self.core.store, stream_named(name)?, Some(reader)).await?;
-                (Framing::ItemBySeq, source)
-            }
-            Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, reader);
-                (Framing::ItemByPosition, LogSource::feed(&self.core.store, scope).await?)
-            }
+        let (source, bounds) = LogSource::open(&self.core.store, selector, reader).await?;
+        let framing = match selector {
+            Selector::Stream(_) => Framing::ItemBySeq,
+            Selector::Prefix(_) => Framing::ItemByPosition,
         };
         let subscription = Subscription::start(source, bounds, after, framing, kind).await?;
         let wants_deltas = subscription.kind.as_deref().is_none_or(|kind| kind == DELTA_KIND);
@@ -473,17 +457,13 @@ impl Log {
     }
 }
 
-pub(super) fn stream_named(name: &str) -> Result<StreamName> {
+fn stream_named(name: &str) -> Result<StreamName> {
     StreamName::parse(name).ok_or_else(|| Error::not_found(ResourceKind::Stream, name))
 }
 
 /// A stream that the reader may read (any reader, if the caller has checked the ownership). An
 /// unreadable stream gives the same error as an unknown one.
-pub(super) async fn view_of(
-    store: &Store,
-    name: &StreamName,
-    reader: Option<&Reader>,
-) -> Result<StreamView> {
+async fn view_of(store: &Store, name: &StreamName, reader: Option<&Reader>) -> Result<StreamView> {
     let view = store.streams().view(name).await?;
     view.filter(|view| reader.is_none_or(|reader| reader.may_read(&view.visibility)))
         .ok_or_else(|| Error::not_found(ResourceKind::Stream, name.as_str()))
@@ -552,27 +532,30 @@ impl Subscription {
             }
             // Up to a chunk's size: the cost is one system call per subscriber, not the bytes.
             match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
-                TailRead::Batches(batches) => {
+                Some(ListenerRead::Items(batches)) => {
                     let frames = join(batches.iter().map(|it| self.frames_of(it)).collect());
                     if !frames.is_empty() {
                         return Ok(Some(SubscriptionChunk::Frames(frames)));
                     }
                 }
                 // The table has no more than the cursor, so the stream may have been removed.
-                TailRead::Behind if !was_live => {
+                Some(ListenerRead::Behind) if !was_live => {
                     if !Box::pin(self.source.is_there()).await? {
                         return Ok(None);
                     }
                     self.live = false;
                 }
-                TailRead::Behind => self.live = false,
-                TailRead::Withdrawn => return Ok(None),
-                TailRead::Closed | TailRead::Nothing if self.closed && !self.endless => {
+                Some(ListenerRead::Behind) => self.live = false,
+                // The reader may no longer read the stream.
+                None => return Ok(None),
+                Some(ListenerRead::Closed | ListenerRead::Nothing)
+                    if self.closed && !self.endless =>
+                {
                     return Ok(None);
                 }
-                TailRead::Closed if self.endless => std::future::pending().await,
-                TailRead::Closed => self.closed = true,
-                TailRead::Nothing => match &mut self.deltas {
+                Some(ListenerRead::Closed) if self.endless => std::future::pending().await,
+                Some(ListenerRead::Closed) => self.closed = true,
+                Some(ListenerRead::Nothing) => match &mut self.deltas {
                     Some(deltas) => tokio::select! {
                         () = self.source.wait(self.cursor) => {}
                         () = deltas.changed() => {}
@@ -897,15 +880,10 @@ mod tests {
             let mut before_the_table = follow().await;
             let after = StartAfter::Cursor(1);
             let mut feed = subscribe(&services, &former, &prefix(""), after, None).await;
-            let wait = Duration::from_mins(1);
-            let reading = services.log.read_events(&former, &stream, 1, None, None, wait);
-            let ended = async {
-                let ended = tokio::join!(waiting.next(), reading);
-                (ended.0.unwrap().is_none(), ended.1.is_err())
-            };
-            let (ended, ()) =
-                tokio::join!(timeout(Duration::from_secs(20), ended), give(&test, "c", said));
-            assert_eq!(ended.unwrap(), (true, true), "{said:?}");
+            let ended = timeout(Duration::from_secs(20), waiting.next());
+            let (ended, ()) = tokio::join!(ended, give(&test, "c", said));
+            assert!(ended.unwrap().unwrap().is_none(), "{said:?}");
+            services.log.read_events(&former, &stream, 1, None, None).await.unwrap_err();
             assert!(before_the_table.next().await.unwrap().is_none(), "{said:?}");
             let late = services.log.subscribe(&former, &stream, StartAfter::Latest, None).await;
             assert!(late.is_err());
@@ -950,8 +928,7 @@ mod tests {
             assert_eq!((gap.requested, gap.oldest, gap.latest), (after, oldest, 10), "{name}");
             assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{name}");
             if !caller.is_operator() {
-                let wait = Duration::ZERO;
-                let read = services.log.read_events(caller, &selector, after, None, None, wait);
+                let read = services.log.read_events(caller, &selector, after, None, None);
                 let read = read.await.unwrap();
                 assert_eq!(read.gap, Some(gap), "{name}");
                 assert_eq!(read.events[0].position, first, "{name}");

@@ -414,9 +414,9 @@ mod tests {
         },
     };
 
-    use crate::service::search::retrieval::{NOW, RetrievalFixture};
-
     use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
     fn asks(prompt: &str) -> ExperienceQuery<'_> {
         ExperienceQuery { prompt, limit: 5, ..ExperienceQuery::default() }
@@ -568,28 +568,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn typos_identifiers_and_text_without_spaces_are_found() {
-        let at = TestStore::open().await;
-        RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
-        for (prompt, best) in [
-            ("502 durring a rolout", "tide-readiness"),
-            ("spark join stragler", "weir-spark-skew"),
-            ("transfres hang, deadlok detected", "ledger-deadlock"),
-            ("computeCartTotal()", "cart-rounding"),
-            ("compute_cart_total", "cart-rounding"),
-            ("LineItem::total", "cart-rounding"),
-            ("src/iso20022/parse_camt053.rs:88", "ledger-panic-unwrap"),
-            ("import.meta.env.API_URL", "lantern-vite-env"),
-            ("文字化け", "okiba-mojibake"),
-            ("デプロイ ロック", "okiba-deploy"),
-            ("Zertifikatspruefung ZERTIFIKATSPRÜFUNG", "werkbank-zertifikat"),
-        ] {
-            let hits = found(&at.store, &asks(prompt)).await;
-            assert_eq!(hits.first().map(String::as_str), Some(best), "{prompt}: {hits:?}");
-        }
-    }
-
-    #[tokio::test]
     async fn repeated_records_are_still_relevant() {
         let at = TestStore::open().await;
         let mut ghaps = Vec::new();
@@ -619,16 +597,6 @@ mod tests {
         assert_eq!((hits.len(), hits[0].as_str()), (3, "ghap_1"));
         let unasked = ExperienceQuery { only_relevant: true, ..search };
         assert_eq!(found(&at.store, &unasked).await, ["ghap_1"]);
-    }
-
-    #[tokio::test]
-    async fn a_follow_up_prompt_gets_nothing_unasked() {
-        let at = TestStore::open().await;
-        RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
-        for prompt in ["", "?!", "ok", "do it", "now the tests", "push it", "thanks, bye", "🦀"] {
-            let search = ExperienceQuery { only_relevant: true, ..asks(prompt) };
-            assert!(found(&at.store, &search).await.is_empty(), "{prompt}");
-        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 mod experiences;
 mod prompt;
-pub mod retrieval;
 
 use crate::service::core::Core;
 

@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 use svc_core::{
-    service::{self, BudgetHold, mcp::NewCall},
+    service::{self, BudgetHold, Services},
     tools::{CancelReason, ClientAnswers, RequestTrace},
 };
-use svc_model::{CallId, McpSessionId, Timestamp, limits, new_secret};
+use svc_model::{CallId, Caller, McpSessionId, Timestamp, limits, new_secret};
+use svc_store::{CallRow, CallState};
 use svc_wire::mcp::Revision;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -56,18 +57,23 @@ impl CallRecord {
 
     /// The row of a call. It has no session and is no task until the caller of this function says
     /// so.
-    pub(super) fn new_call(&self, revision: Revision) -> NewCall {
-        NewCall {
-            session: None,
-            credential: self.credential.clone(),
+    pub(super) fn row(&self, services: &Services, caller: &Caller, revision: Revision) -> CallRow {
+        CallRow {
+            call_id: services.mcp.new_call_id(),
+            session_id: None,
+            principal: Some(caller.principal()),
+            credential: Some(self.credential.clone()),
             acts_for: self.acting_session.as_deref().map(str::to_owned),
-            revision,
+            revision: Some(revision),
             rpc_id: self.rpc_id.get().to_owned(),
             tool: self.name.clone(),
             params: serde_json::to_string(&self.params).expect("a map has a JSON form"),
             is_task: false,
+            state: CallState::Working,
+            asks: None,
             answers: None,
             started_at: self.started_at,
+            updated_at: services.now(),
         }
     }
 }

@@ -33,10 +33,7 @@ use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::{
-    service::{
-        Error, ResourceKind,
-        mcp::{CallEnd, NewCall},
-    },
+    service::{Error, ResourceKind, mcp::CallEnd},
     tools::{
         ClientAnswers, DelegatedCall, Failure, LogLevel, Pace, RequestTrace, Tool, ToolError,
         ToolProgress,
@@ -242,10 +239,10 @@ async fn record_and_run(
     }
     let revision = session.client().revision;
     let first = first_message(&record, revision);
-    let id = (session.id.clone(), session.transport);
-    let new = NewCall { session: Some(id), ..record.new_call(revision) };
-    let (row, _) = server.services.mcp.begin_call(&caller, new, first).await?;
-    let call = recorded(row.call_id);
+    let session_id = Some(session.id.clone());
+    let row = CallRow { session_id, ..record.row(&server.services, &caller, revision) };
+    let call = recorded(row.call_id.clone());
+    server.services.mcp.begin_call(&caller, row, session.transport, first).await?;
     run_recorded(server, caller, &call, tool, arguments, record);
     drop(recording);
     Ok(call)

@@ -5,13 +5,14 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::{BoxFuture, OptionFuture};
 use serde_json::{Map, Value};
 use svc_core::{
-    service::{self, mcp::NewCall},
+    service,
     tools::{
         Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, Failure, LogLevel, Output,
         Pace, QuestionReply, Tool, ToolClient, ToolProgress, ToolSignal, UnhandedAnswers,
     },
 };
 use svc_model::{CallId, Caller, StreamName};
+use svc_store::{CallRow, McpTransport};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until},
@@ -441,13 +442,16 @@ impl CallRun {
             return Ok(());
         };
         let answers = Some(self.round.answers_json());
-        let new = NewCall { is_task: true, answers, ..self.record.new_call(client.revision) };
-        let (row, _) = self.server.services.mcp.begin_call(&self.caller, new, None).await?;
-        self.register(row.call_id.clone(), None);
-        self.mode = CallMode::Task(row.call_id.clone());
+        let (services, caller) = (&self.server.services, &self.caller);
+        let row = self.record.row(services, caller, client.revision);
+        let id = row.call_id.clone();
+        let row = CallRow { is_task: true, answers, ..row };
+        services.mcp.begin_call(caller, row, McpTransport::Http, None).await?;
+        self.register(id.clone(), None);
+        self.mode = CallMode::Task(id.clone());
         if let Some(reply) = self.reply.take() {
             // The task continues if its client has just disconnected.
-            reply.send(RunReply::Task(row.call_id)).ok();
+            reply.send(RunReply::Task(id)).ok();
         }
         Ok(())
     }

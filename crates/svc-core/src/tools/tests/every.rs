@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use svc_model::{Caller, HARMLESS_TOOLS, NOT_BLANK, ToolExposure};
 
-use super::{
-    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError, schema,
-    testing::{World, nothing},
+use super::{World, nothing};
+use crate::tools::{
+    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError, builtin, schema,
 };
 
 /// Keywords that some clients cannot handle anywhere in a schema of arguments.
@@ -152,7 +152,7 @@ async fn results_and_errors_are_quoted() {
 async fn every_declaration_is_complete_and_plain() {
     let world = World::open().await;
     let tools = world.catalogue.all();
-    assert_eq!(tools.len(), super::builtin().len() + 2);
+    assert_eq!(tools.len(), builtin().len() + 2);
     for (name, tool) in &*tools {
         let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         assert!(fits && (1..=64).contains(&name.len()), "{name}");

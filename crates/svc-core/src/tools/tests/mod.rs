@@ -1,4 +1,8 @@
-//! A daemon without adapters, for tests of tools.
+//! A daemon without adapters, for tests of tools; tests over every tool (`every`), and of the tool
+//! of hooks (`hooks`).
+
+mod every;
+mod hooks;
 
 use std::sync::Arc;
 
@@ -19,7 +23,7 @@ impl World {
     pub(super) async fn open() -> Self {
         let test = TestStore::open().await;
         let services = testing::services(&test);
-        Self { test, services, catalogue: super::catalogue() }
+        Self { test, services, catalogue: crate::tools::catalogue() }
     }
 
     pub(super) async fn with_operator() -> (Self, Call) {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
+use svc_core::service::search::{ExperienceQuery, find};
 use svc_model::{
     GhapId, Reader, Timestamp,
     journal::{
@@ -14,16 +15,13 @@ use svc_model::{
 };
 use svc_store::{SessionStart, Store, StoreError, job};
 
-use super::experiences::{ExperienceQuery, find};
-use crate::boxed;
-
-const RECORDS: &str = include_str!("../../../../../fixtures/retrieval/records.jsonl");
-const QUERIES: &str = include_str!("../../../../../fixtures/retrieval/queries.jsonl");
-const SECOND_RECORDS: &str = include_str!("../../../../../fixtures/retrieval/second/records.jsonl");
-const SECOND_QUERIES: &str = include_str!("../../../../../fixtures/retrieval/second/queries.jsonl");
+const RECORDS: &str = include_str!("../../../fixtures/retrieval/records.jsonl");
+const QUERIES: &str = include_str!("../../../fixtures/retrieval/queries.jsonl");
+const SECOND_RECORDS: &str = include_str!("../../../fixtures/retrieval/second/records.jsonl");
+const SECOND_QUERIES: &str = include_str!("../../../fixtures/retrieval/second/queries.jsonl");
 
 /// The present time of the evaluation.
-pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+pub(super) const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const DEPTH: usize = 5;
 const RESAMPLES: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
@@ -86,7 +84,7 @@ impl FixtureRecord {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum QueryPart {
+pub(super) enum QueryPart {
     /// Prompts that the search was tuned on.
     Development,
     /// Prompts of the first set that the search was not tuned on at first.
@@ -96,15 +94,15 @@ pub enum QueryPart {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct JudgedQuery {
+pub(super) struct JudgedQuery {
     part: QueryPart,
     project: String,
-    pub query: String,
+    pub(super) query: String,
     judgements: BTreeMap<String, u32>,
 }
 
 impl JudgedQuery {
-    pub fn search(&self, only_relevant: bool) -> ExperienceQuery<'_> {
+    pub(super) fn search(&self, only_relevant: bool) -> ExperienceQuery<'_> {
         ExperienceQuery {
             prompt: &self.query,
             project: (!self.project.is_empty()).then_some(&self.project),
@@ -116,25 +114,25 @@ impl JudgedQuery {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct SearchScores {
+pub(super) struct SearchScores {
     /// Normalised discounted cumulative gain of the first five records.
-    pub ndcg: Estimate,
+    pub(super) ndcg: Estimate,
     /// Recall of the first five records.
-    pub recall: Estimate,
+    pub(super) recall: Estimate,
     /// Share of prompts that get a record, among the prompts without a relevant one.
-    pub false_rate: Estimate,
+    pub(super) false_rate: Estimate,
     /// Share of relevant records among all returned records.
-    pub precision: Estimate,
+    pub(super) precision: Estimate,
     /// Share of prompts that get a relevant record, among the prompts that have one.
-    pub helped: Estimate,
+    pub(super) helped: Estimate,
 }
 
 /// A measure over a sample of prompts, with its 95 % confidence interval (bootstrap).
 #[derive(Debug, Clone, Copy)]
-pub struct Estimate {
-    pub value: f64,
-    pub low: f64,
-    pub high: f64,
+pub(super) struct Estimate {
+    pub(super) value: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +145,7 @@ struct QueryOutcome {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SearchSystem {
+pub(super) enum SearchSystem {
     /// Our search, as a user calls it.
     Ours,
     /// Our search for a prompt whose author did not search: relevant records only.
@@ -160,9 +158,9 @@ pub enum SearchSystem {
 
 /// The fixture, and the data of the baseline systems.
 #[derive(Debug)]
-pub struct RetrievalFixture {
+pub(super) struct RetrievalFixture {
     ghaps: Vec<Ghap>,
-    pub queries: Vec<JudgedQuery>,
+    pub(super) queries: Vec<JudgedQuery>,
     texts: Vec<String>,
     /// The stems of each record, with their counts.
     stems: Vec<HashMap<String, f64>>,
@@ -180,13 +178,13 @@ fn plain_words(text: &str) -> impl Iterator<Item = String> {
 }
 
 impl RetrievalFixture {
-    pub fn read() -> Result<Self, serde_json::Error> {
+    pub(super) fn read() -> Result<Self, serde_json::Error> {
         Self::parse(RECORDS, QUERIES)
     }
 
     /// Reads the second set, which has other records, and prompts that resemble them but have no
     /// relevant record.
-    pub fn read_second() -> Result<Self, serde_json::Error> {
+    pub(super) fn read_second() -> Result<Self, serde_json::Error> {
         Self::parse(SECOND_RECORDS, SECOND_QUERIES)
     }
 
@@ -207,15 +205,13 @@ impl RetrievalFixture {
         Ok(Self { ghaps, queries: lines(queries)?, texts, stems })
     }
 
-    #[boxed]
-    pub async fn fill(&self, store: &Store) -> Result<(), StoreError> {
+    pub(super) async fn fill(&self, store: &Store) -> Result<(), StoreError> {
         put(store, self.ghaps.clone()).await
     }
 
     /// Fills an empty store with `count` records, each composed of fields of several fixture
     /// records.
-    #[boxed]
-    pub async fn fill_with(&self, store: &Store, count: usize) -> Result<(), StoreError> {
+    pub(super) async fn fill_with(&self, store: &Store, count: usize) -> Result<(), StoreError> {
         let all = self.ghaps.len();
         for start in (0..count).step_by(BATCH) {
             let batch = (start..count.min(start + BATCH)).map(|number| {
@@ -238,8 +234,7 @@ impl RetrievalFixture {
     }
 
     /// Scores a system. `store` must hold the fixture's records and no others.
-    #[boxed]
-    pub async fn score(
+    pub(super) async fn score(
         &self,
         store: &Store,
         system: SearchSystem,
@@ -415,9 +410,9 @@ mod tests {
     use super::*;
 
     const REPEATED_RECORDS: &str =
-        include_str!("../../../../../fixtures/retrieval/repeated/records.jsonl");
+        include_str!("../../../fixtures/retrieval/repeated/records.jsonl");
     const REPEATED_QUERIES: &str =
-        include_str!("../../../../../fixtures/retrieval/repeated/queries.jsonl");
+        include_str!("../../../fixtures/retrieval/repeated/queries.jsonl");
 
     /// Bounds of the measures. The goals are 0.15 ahead, 0.05 false, 0.75 precision and 0.7 helped.
     /// A bound below its goal means that the search misses the goal; the README says so.
@@ -523,5 +518,46 @@ mod tests {
         let Estimate { value, low, high } = estimate(&outcomes, share_of);
         assert!((value - 0.75).abs() < 1e-9);
         assert!((0.6..0.72).contains(&low) && (0.78..0.9).contains(&high), "{low}, {high}");
+    }
+
+    fn asks(prompt: &str) -> ExperienceQuery<'_> {
+        ExperienceQuery { prompt, limit: 5, ..ExperienceQuery::default() }
+    }
+
+    async fn found(store: &Store, search: &ExperienceQuery<'_>) -> Vec<String> {
+        let hits = find(store, &Reader::All, NOW, search).await.unwrap();
+        hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn typos_identifiers_and_text_without_spaces_are_found() {
+        let at = TestStore::open().await;
+        RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
+        for (prompt, best) in [
+            ("502 durring a rolout", "tide-readiness"),
+            ("spark join stragler", "weir-spark-skew"),
+            ("transfres hang, deadlok detected", "ledger-deadlock"),
+            ("computeCartTotal()", "cart-rounding"),
+            ("compute_cart_total", "cart-rounding"),
+            ("LineItem::total", "cart-rounding"),
+            ("src/iso20022/parse_camt053.rs:88", "ledger-panic-unwrap"),
+            ("import.meta.env.API_URL", "lantern-vite-env"),
+            ("文字化け", "okiba-mojibake"),
+            ("デプロイ ロック", "okiba-deploy"),
+            ("Zertifikatspruefung ZERTIFIKATSPRÜFUNG", "werkbank-zertifikat"),
+        ] {
+            let hits = found(&at.store, &asks(prompt)).await;
+            assert_eq!(hits.first().map(String::as_str), Some(best), "{prompt}: {hits:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_follow_up_prompt_gets_nothing_unasked() {
+        let at = TestStore::open().await;
+        RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
+        for prompt in ["", "?!", "ok", "do it", "now the tests", "push it", "thanks, bye", "🦀"] {
+            let search = ExperienceQuery { only_relevant: true, ..asks(prompt) };
+            assert!(found(&at.store, &search).await.is_empty(), "{prompt}");
+        }
     }
 }

@@ -3,10 +3,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use svc_model::Timestamp;
 
-use super::{
-    Call, ErrorType,
-    testing::{World, each, text},
-};
+use super::{World, each, text};
+use crate::tools::{Call, ErrorType};
 
 /// What the answer to a hook adds to the model's context.
 fn context(answer: &Value) -> String {
@@ -451,23 +449,24 @@ async fn runs_are_outcomes_that_a_record_can_cite() {
 }
 
 #[tokio::test]
-async fn an_event_may_have_flat_fields_and_a_missing_one_is_named() {
+async fn a_missing_field_of_an_event_is_named() {
     let (world, call) = World::with_operator().await;
-    let flat = json!({
-        "client": "codex", "event": "PreToolUse", "session_id": "c", "cwd": "/w", "tool_name": "Bash",
+    let codex = |payload: Value| json!({ "client": "codex", "payload": payload });
+    let whole = json!({
+        "hook_event_name": "PreToolUse", "session_id": "c", "cwd": "/w", "tool_name": "Bash",
         "tool_use_id": "", "agent_id": "",
     });
-    assert_eq!(world.call(&call, "hook_event", flat).await, json!({}));
+    assert_eq!(world.call(&call, "hook_event", codex(whole)).await, json!({}));
     let session = world.call(&call, "get_session", json!({ "session_id": "c" })).await;
     assert_eq!((&session["tool_calls"], &session["client"]), (&json!(1), &json!("codex")));
     for bad in [
-        json!({ "client": "codex" }),
-        json!({ "client": "codex", "event": "Stop", "session_id": "" }),
-        json!({ "client": "codex", "event": "PreToolUse", "session_id": "c" }),
+        json!({}),
+        json!({ "hook_event_name": "Stop", "session_id": "" }),
+        json!({ "hook_event_name": "PreToolUse", "session_id": "c" }),
     ] {
-        world.refuse(&call, "hook_event", bad, ErrorType::ValidationError).await;
+        world.refuse(&call, "hook_event", codex(bad), ErrorType::ValidationError).await;
     }
     let token = world.session("mine");
-    let other = json!({ "client": "codex", "event": "Stop", "session_id": "c" });
+    let other = codex(json!({ "hook_event_name": "Stop", "session_id": "c" }));
     world.refuse(&token, "hook_event", other, ErrorType::Forbidden).await;
 }
