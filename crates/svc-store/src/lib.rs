@@ -63,8 +63,6 @@ mod bus;
 mod columns;
 mod error;
 pub mod families;
-#[cfg(test)]
-mod job_tests;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(not(feature = "postgres"))]
@@ -76,12 +74,10 @@ mod sqlite;
 mod statement;
 mod store;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+mod tests;
 mod tx;
 mod upkeep;
 mod writer;
-#[cfg(test)]
-mod writer_tests;
 
 pub use bus::{
     Batch, Bus, Commit, EntryDelta, EntryListener, ListenerRead, PrecedingEvent, StreamListener,
@@ -100,6 +96,8 @@ pub use sqlite::{
     schema_difference,
 };
 pub use store::{PrincipalWrites, Store, Writer};
+#[cfg(any(test, feature = "testing"))]
+pub use tests::testing;
 pub use tx::WriteTx;
 pub use upkeep::{
     CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport, ServerSync,

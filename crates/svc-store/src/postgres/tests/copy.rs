@@ -4,7 +4,7 @@ use rusqlite::{Connection, types::Value};
 use sqlx::{Executor as _, PgConnection};
 use svc_model::{Reader, StreamName};
 
-use super::{copy, statement_tests::migrated, testing::is_installed};
+use super::{super::copy, statements::migrated, testing::is_installed};
 use crate::{
     CopyError, CopyReport, Migrations, SearchFilter,
     testing::{
