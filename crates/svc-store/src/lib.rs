@@ -68,7 +68,7 @@ mod postgres;
 #[cfg(not(feature = "postgres"))]
 #[path = "without_postgres.rs"]
 mod postgres;
-mod read_query;
+mod readers;
 mod rows;
 mod sqlite;
 mod statement;
@@ -86,7 +86,7 @@ pub use bus::{
 pub use error::{
     CopyError, EngineError, MigrateError, RestoreError, Result, StoreError, StoreTrouble,
 };
-pub use families::{SearchIndex, UndeliveredChoice};
+pub use families::UndeliveredChoice;
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;
 pub use postgres::{inspect_server, look_at_server, migrate_server, move_to_file, move_to_server};

@@ -6,15 +6,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
 use crate::{
-    AppendedSeqs, Batch, Bus, Result, StoreError, StreamState, boxed,
+    AppendedSeqs, Batch, Bus, Result, RowPage, StoreError, StreamState, boxed,
     bus::StreamChange,
-    columns::{DirectRow, FromSql, Parameter, Single},
-    sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
-    statement::select_value,
+    columns::{DirectRow, Parameter},
+    readers::{CollectedRows, Rows},
+    sqlite::direct_connection::{DirectConnection, JobIsolation, TakeRow, UncommittedEvent},
+    statement::value,
 };
 
 #[cfg(feature = "postgres")]
@@ -95,7 +95,7 @@ impl WriteTx {
     pub(super) async fn reset(&mut self) -> Result<()> {
         self.forget();
         self.position =
-            select_value!(self, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
+            value!(self.direct, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
         Ok(())
     }
 
@@ -271,6 +271,19 @@ impl WriteTx {
     }
 }
 
+impl Rows for WriteConnection {
+    async fn rows<T: DirectRow + Send + 'static>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+        is_full: impl FnMut(&T) -> bool + Send + 'static,
+    ) -> Result<RowPage<T>> {
+        let mut rows = CollectedRows::new(is_full);
+        self.each(sql, values, &mut |row| rows.take(row)).await?;
+        Ok(rows.page)
+    }
+}
+
 /// Maximum savepoints of one transaction. PostgreSQL keeps 64 subtransactions in memory and becomes
 /// slow beyond them.
 #[cfg(feature = "postgres")]
@@ -377,59 +390,17 @@ impl WriteConnection {
         engine!(self, connection => connection.change(sql, values), await connection.change(sql, values))
     }
 
-    /// The single value of a query that returns one row. `checked` only supplies the type; it never
-    /// runs.
-    pub(super) async fn value<'q, T: FromSql>(
-        &mut self,
-        checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<T> {
-        let value = self.value_if_any(checked, sql, values).await?;
-        Ok(value.ok_or(sqlx::Error::RowNotFound)?)
-    }
-
-    pub(super) async fn value_if_any<'q, T: FromSql>(
-        &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        Ok(self.one::<Single<T>>(sql, values).await?.map(|row| row.0))
-    }
-
-    pub(super) async fn values<'q, T: FromSql + Send>(
-        &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        let rows = self.all::<Single<T>>(sql, values).await?;
-        Ok(rows.into_iter().map(|row| row.0).collect())
-    }
-
-    pub(super) async fn one<T: DirectRow>(
+    async fn each(
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        engine!(self, connection => connection.one(sql, values), await connection.one(sql, values))
-    }
-
-    pub(super) async fn row<T: DirectRow>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<T> {
-        Ok(self.one(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?)
-    }
-
-    pub(super) async fn all<T: DirectRow + Send>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        engine!(self, connection => connection.all(sql, values), await connection.all(sql, values))
+        take: TakeRow<'_>,
+    ) -> Result<()> {
+        engine!(
+            self,
+            connection => connection.each(sql, values, take),
+            await connection.each(sql, values, take)
+        )
     }
 
     pub(super) async fn insert(

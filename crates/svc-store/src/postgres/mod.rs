@@ -19,8 +19,6 @@ mod tests;
 mod translate;
 mod write_connection;
 
-pub(crate) use sqlx::postgres::PgRow;
-
 pub(crate) use connection::reported;
 pub use copy::{move_to_file, move_to_server};
 pub(crate) use open::open;

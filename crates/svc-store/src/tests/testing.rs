@@ -17,10 +17,14 @@ use crate::{
     store::{Store, Writer},
 };
 
-#[cfg(test)]
-use crate::families::frames;
 #[cfg(all(test, feature = "postgres"))]
 use crate::{PostgresOptions, postgres::testing::new_database};
+#[cfg(test)]
+use crate::{
+    columns::{DirectRow, EngineRow, read_row},
+    families::frames,
+    sqlite::direct_connection::each,
+};
 #[cfg(all(test, feature = "postgres"))]
 use std::time::Duration;
 #[cfg(all(test, feature = "postgres"))]
@@ -81,6 +85,23 @@ impl TestStore {
         T: Send + 'static,
     {
         self.store.write(work).await.unwrap()
+    }
+
+    /// The single column of a query.
+    #[cfg(test)]
+    pub(crate) fn column<T: Send>(&self, sql: &str) -> Vec<T>
+    where
+        (T,): DirectRow,
+    {
+        let mut values = Vec::new();
+        let mut take = |row: &dyn EngineRow| {
+            let (value,) = read_row(row)?;
+            values.push(value);
+            Ok(true)
+        };
+        let readers = &self.store.readers.file().unwrap().rows;
+        readers.read_here(|conn| each(conn, sql, &[], &mut take)).unwrap();
+        values
     }
 
     pub async fn restart(self) -> Self {

@@ -101,10 +101,9 @@ async fn a_history_goes_to_the_server_and_comes_back() {
     let options = crate::OpenOptions::for_file(back).unwrap();
     let clock = std::sync::Arc::new(svc_model::SystemClock);
     let (store, writer) = crate::Store::open(&options, clock).await.unwrap();
-    let mut index = store.search().index().await.unwrap();
+    let index = store.search();
     let found = index.postings(&Reader::All, &["hang"], &SearchFilter::default()).await.unwrap();
     assert_eq!(found, [("hang".to_owned(), vec![1])]);
-    drop(index);
     writer.close(store).await.unwrap();
 }
 
