@@ -17,7 +17,6 @@ use crate::{
     statement::value,
 };
 
-#[cfg(feature = "postgres")]
 use crate::postgres::PgWriter;
 
 /// The write side of the database. The writer owns the only instance and lends it to one job at a
@@ -286,13 +285,11 @@ impl Rows for WriteConnection {
 
 /// Maximum savepoints of one transaction. PostgreSQL keeps 64 subtransactions in memory and becomes
 /// slow beyond them.
-#[cfg(feature = "postgres")]
 const SAVEPOINTS: usize = 32;
 
 #[derive(Debug)]
 pub(super) enum WriteConnection {
     Sqlite(DirectConnection),
-    #[cfg(feature = "postgres")]
     Postgres(Box<PgWriter>),
 }
 
@@ -306,7 +303,6 @@ macro_rules! engine {
     ($connection:expr, $name:ident => $sqlite:expr, $postgres:expr) => {
         match $connection {
             WriteConnection::Sqlite($name) => $sqlite,
-            #[cfg(feature = "postgres")]
             WriteConnection::Postgres($name) => $postgres,
         }
     };
@@ -334,7 +330,6 @@ impl WriteConnection {
                 let closed = tokio::task::spawn_blocking(move || connection.close()).await;
                 closed.map_err(|_| StoreError::Panicked).flatten()
             }
-            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => Box::pin(connection.close()).await,
         }
     }
