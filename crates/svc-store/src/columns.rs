@@ -117,7 +117,7 @@ pub(crate) fn read_row<T: DirectRow>(row: &dyn EngineRow) -> Result<T> {
         };
         let kind = std::any::type_name::<T>();
         StoreError::BadRow {
-            table: kind.rsplit("::").next().unwrap_or(kind),
+            table: kind.rsplit("::").next().unwrap_or(kind).trim_end_matches('>'),
             id,
             why: fault.to_string(),
         }
