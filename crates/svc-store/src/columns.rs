@@ -2,19 +2,16 @@
 //! of values are the common form: an engine with more kinds maps its own to them. Columns of the
 //! model's values: `svc_model::columns`.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
-use rusqlite::types::{ToSql, ToSqlOutput, Type, Value, ValueRef};
+use rusqlite::types::{FromSql, ToSql, ToSqlOutput, Value, ValueRef};
 use serde::{Serialize, de::DeserializeOwned};
-use sqlx::{Column as _, Row, error::BoxDynError};
 use svc_model::{StreamVisibility, column, column_words};
 
 use crate::{
-    AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, Result, TokenEnd,
+    AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, Result, StoreError, TokenEnd,
     WorkRequirements,
 };
-
-pub(crate) use rusqlite::types::FromSql;
 
 pub(crate) type Parameter<'a> = ToSqlOutput<'a>;
 
@@ -22,73 +19,109 @@ pub(crate) fn parameter(value: &(impl ToSql + ?Sized)) -> Result<Parameter<'_>> 
     Ok(value.to_sql()?)
 }
 
-/// Reads a row from columns in the order of the struct's fields.
-pub(crate) trait DirectRow: Sized {
-    fn read(columns: &mut impl Columns) -> rusqlite::Result<Self>;
+/// The same parameters, for a statement that outlives their sources.
+pub(crate) fn owned_parameters(values: &[Parameter<'_>]) -> Result<Vec<Parameter<'static>>> {
+    let owned = |value: &Parameter<'_>| {
+        Ok(ToSqlOutput::Owned(match value {
+            ToSqlOutput::Owned(value) => value.clone(),
+            ToSqlOutput::Borrowed(value) => {
+                Value::try_from(*value).map_err(rusqlite::Error::from)?
+            }
+            _ => return Err(sqlx::Error::Encode("a parameter of another kind".into()).into()),
+        }))
+    };
+    values.iter().map(owned).collect()
 }
 
-pub(crate) trait Columns {
-    /// The next column, which must be the column of `field`; an empty text names any column.
-    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T>;
+/// Why a row is not read.
+pub(crate) type Fault = Box<dyn Error + Send + Sync>;
+
+/// A row of an engine.
+pub(crate) trait EngineRow {
+    fn value(&self, at: usize) -> Result<ValueRef<'_>, Fault>;
+
+    fn name(&self, at: usize) -> &str;
 }
 
-/// The row of a query of a single column.
-pub(crate) struct Single<T>(pub(crate) T);
-
-impl<T: FromSql> DirectRow for Single<T> {
-    fn read(columns: &mut impl Columns) -> rusqlite::Result<Self> {
-        Ok(Self(columns.next("")?))
-    }
-}
-
-/// A row of sqlx, whose columns are read in SQLite's kinds of values.
-pub(crate) trait RawRow: Row {
-    fn raw_value(&self, at: usize) -> Result<ValueRef<'_>, BoxDynError>;
-}
-
-struct RawColumns<'a, R> {
-    row: &'a R,
+/// The columns of a row, read from left to right.
+pub(crate) struct Columns<'a> {
+    row: &'a dyn EngineRow,
     next: usize,
 }
 
-impl<R: RawRow> Columns for RawColumns<'_, R> {
-    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
+impl<'a> Columns<'a> {
+    pub(crate) fn new(row: &'a dyn EngineRow) -> Self {
+        Self { row, next: 0 }
+    }
+
+    /// The next column, which must be the column of `field`; an empty text names any column.
+    pub(crate) fn next<T: FromSql>(&mut self, field: &str) -> Result<T, Fault> {
         let at = self.next;
         self.next += 1;
-        debug_assert!(
-            self.row.columns().get(at).is_some_and(|column| is_column_of(column.name(), field)),
-            "column {at} is not {field}"
-        );
-        column(self.row, at)
+        debug_assert!(is_column_of(self.row.name(at), field), "column {at} is not {field}");
+        let value = T::column_result(self.row.value(at)?);
+        value.map_err(|error| format!("{field}: {error}").into())
+    }
+
+    /// A text in JSON.
+    pub(crate) fn json<T: DeserializeOwned>(&mut self, field: &str) -> Result<T, Fault> {
+        let text: String = self.next(field)?;
+        serde_json::from_str(&text).map_err(|error| format!("{field}: {error}").into())
+    }
+
+    /// A text in JSON, or null.
+    pub(crate) fn json_if_any<T: DeserializeOwned>(
+        &mut self,
+        field: &str,
+    ) -> Result<Option<T>, Fault> {
+        let text: Option<String> = self.next(field)?;
+        let value = text.map(|text| serde_json::from_str(&text)).transpose();
+        value.map_err(|error| format!("{field}: {error}").into())
+    }
+
+    /// A text that is empty for none.
+    pub(crate) fn non_empty(&mut self, field: &str) -> Result<Option<String>, Fault> {
+        Ok(non_empty(self.next(field)?))
     }
 }
 
-pub(crate) fn read_row<T: DirectRow>(row: &impl RawRow) -> rusqlite::Result<T> {
-    T::read(&mut RawColumns { row, next: 0 })
-}
-
-pub(crate) fn column<T: FromSql>(row: &impl RawRow, at: usize) -> rusqlite::Result<T> {
-    let failed = |kind, error| rusqlite::Error::FromSqlConversionFailure(at, kind, error);
-    let value = row.raw_value(at).map_err(|error| failed(Type::Null, error))?;
-    T::column_result(value).map_err(|error| failed(value.data_type(), error.into()))
-}
-
 /// Whether a column is named like a field. The name may carry sqlx's type override as a suffix.
-pub(crate) fn is_column_of(name: &str, field: &str) -> bool {
+fn is_column_of(name: &str, field: &str) -> bool {
     field.is_empty() || name.split(['!', '?', ':']).next() == Some(field)
 }
 
-/// The value of a parameter, owned, so that it can outlive its source.
-pub(crate) fn owned_parameter(
-    value: &(impl ToSql + ?Sized),
-) -> Result<Parameter<'static>, sqlx::Error> {
-    let value = value.to_sql().map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let owned = match value {
-        ToSqlOutput::Borrowed(value) => Value::try_from(value),
-        ToSqlOutput::Owned(value) => Ok(value),
-        _ => return Err(sqlx::Error::Encode("a parameter of another kind".into())),
-    };
-    Ok(ToSqlOutput::Owned(owned.map_err(|error| sqlx::Error::Encode(error.into()))?))
+/// Reads a value from the columns of a row, in their order.
+pub(crate) trait DirectRow: Sized {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault>;
+}
+
+macro_rules! tuples {
+    ($(($($kind:ident),+))+) => {$(
+        impl<$($kind: FromSql),+> DirectRow for ($($kind,)+) {
+            fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+                Ok(($(columns.next::<$kind>("")?,)+))
+            }
+        }
+    )+};
+}
+
+tuples!((A)(A, B)(A, B, C));
+
+/// A row of the engine as a value. The error names the row by its first column.
+pub(crate) fn read_row<T: DirectRow>(row: &dyn EngineRow) -> Result<T> {
+    T::read(&mut Columns::new(row)).map_err(|fault| {
+        let id = match row.value(0) {
+            Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+            Ok(ValueRef::Integer(number)) => number.to_string(),
+            _ => "without an id".to_owned(),
+        };
+        let kind = std::any::type_name::<T>();
+        StoreError::BadRow {
+            table: kind.rsplit("::").next().unwrap_or(kind).trim_end_matches('>'),
+            id,
+            why: fault.to_string(),
+        }
+    })
 }
 
 /// A list as a parameter for `json_each`. Lists go as one JSON text, because each row or parameter
@@ -110,7 +143,6 @@ pub(super) fn non_empty(text: String) -> Option<String> {
 }
 
 column!(WorkRequirements as String, to_json, |text| Ok(serde_json::from_str(&text)?));
-
 column_words!(AssignmentState, CallState, GhapPart, McpTransport, HelpEvidence, TokenEnd);
 
 pub(super) struct VisibilityColumns {

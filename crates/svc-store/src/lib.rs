@@ -63,25 +63,17 @@ mod bus;
 mod columns;
 mod error;
 pub mod families;
-#[cfg(test)]
-mod job_tests;
-#[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(not(feature = "postgres"))]
-#[path = "without_postgres.rs"]
-mod postgres;
-mod read_query;
+mod readers;
 mod rows;
 mod sqlite;
 mod statement;
 mod store;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+mod tests;
 mod tx;
 mod upkeep;
 mod writer;
-#[cfg(test)]
-mod writer_tests;
 
 pub use bus::{
     Batch, Bus, Commit, EntryDelta, EntryListener, ListenerRead, PrecedingEvent, StreamListener,
@@ -90,8 +82,8 @@ pub use bus::{
 pub use error::{
     CopyError, EngineError, MigrateError, RestoreError, Result, StoreError, StoreTrouble,
 };
-pub use families::{SearchIndex, UndeliveredChoice};
-#[cfg(all(feature = "postgres", any(test, feature = "testing")))]
+pub use families::UndeliveredChoice;
+#[cfg(any(test, feature = "testing"))]
 pub use postgres::testing as scratch_server;
 pub use postgres::{inspect_server, look_at_server, migrate_server, move_to_file, move_to_server};
 pub use rows::*;
@@ -100,6 +92,8 @@ pub use sqlite::{
     schema_difference,
 };
 pub use store::{PrincipalWrites, Store, Writer};
+#[cfg(any(test, feature = "testing"))]
+pub use tests::testing;
 pub use tx::WriteTx;
 pub use upkeep::{
     CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport, ServerSync,

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use sqlx::{ConnectOptions as _, Connection as _, sqlite::SqlitePoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Caller, Clock, Machine, MachineId, NewEvent, StreamName, Timestamp, limits};
 use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot};
@@ -13,10 +13,10 @@ use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, Result, StoreError,
     StoreTrouble, WriteQueueKey, WriterStats, boxed,
     bus::Version,
-    read_query::{FileReaders, ReadSource, Readers},
+    readers::{FileReaders, ReadSource, Readers},
     sqlite::{
-        direct_connection::{DirectConnection, FrameReaders, RowReaders},
-        file::{reader_options, writer_options},
+        direct_connection::{DirectConnection, ReadConnections},
+        file::writer_options,
         migrate,
     },
     tx::{WriteConnection, WriteTx},
@@ -58,20 +58,10 @@ impl Store {
         // Opened before `conn` is closed: closing the last connection would checkpoint and remove
         // the write-ahead log.
         let direct = DirectConnection::open(&options.path, options.max_bytes)?;
-        let pool = SqlitePoolOptions::new()
-            .max_connections(limits::READERS)
-            .min_connections(0)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            // A ping is a round trip to SQLite's thread, and a local file cannot disconnect.
-            .test_before_acquire(false);
         let path: Arc<Path> = options.path.as_path().into();
-        let pages = pool.clone().connect_lazy_with(reader_options(&path)?.row_buffer_size(1));
         let readers = Readers::Sqlite(FileReaders {
-            pool: pool.connect_lazy_with(reader_options(&path)?),
-            pages,
-            few_rows: RowReaders::new(Arc::clone(&path)),
-            frames: FrameReaders::new(Arc::clone(&path)),
+            rows: ReadConnections::new(Arc::clone(&path), None),
+            frames: ReadConnections::new(Arc::clone(&path), Some(limits::REPLAY_CACHE_KIB)),
         });
         let direct = WriteConnection::Sqlite(direct);
         let store = Self::start(direct, readers, path, &options.machine, clock).await?;
@@ -82,9 +72,8 @@ impl Store {
     /// Opens a database of PostgreSQL and, if asked, migrates it to our version.
     ///
     /// # Errors
-    /// [`MigrateError::Refused`] if the server does not meet the store's requirements, and in a
-    /// program without PostgreSQL; [`MigrateError::InUse`] if another daemon has the database.
-    #[cfg(feature = "postgres")]
+    /// [`MigrateError::Refused`] if the server does not meet the store's requirements;
+    /// [`MigrateError::InUse`] if another daemon has the database.
     #[boxed(?Send)]
     pub async fn open_postgres(
         options: &PostgresOptions,
@@ -95,16 +84,6 @@ impl Store {
         let direct = WriteConnection::Postgres(Box::new(writer));
         let path = Path::new(&options.url.shown()).into();
         Ok(Self::start(direct, Readers::Postgres(readers), path, machine, clock).await?)
-    }
-
-    #[cfg(not(feature = "postgres"))]
-    #[boxed(?Send)]
-    pub async fn open_postgres(
-        _options: &PostgresOptions,
-        _machine: &ThisMachine,
-        _clock: Arc<dyn Clock>,
-    ) -> Result<(Self, Writer), MigrateError> {
-        Err(crate::postgres::refused())
     }
 
     async fn start(
@@ -177,18 +156,13 @@ impl Store {
         self.writes_in(WriteQueueKey::DAEMON).append(stream, events)
     }
 
-    /// Yields to other tasks once the budget is used up: a read on the caller's thread never waits
-    /// and would not yield.
-    pub(super) async fn yield_if_due(&self) {
-        tokio::task::coop::consume_budget().await;
+    /// For queries of few rows by an index.
+    pub(super) fn near(&self) -> ReadSource<'_> {
+        ReadSource { readers: &self.readers, is_near: true }
     }
 
-    pub(super) fn source(&self) -> ReadSource<'_> {
-        self.readers.source()
-    }
-
-    pub(super) fn page_source(&self) -> ReadSource<'_> {
-        self.readers.page_source()
+    pub(super) fn pool(&self) -> ReadSource<'_> {
+        ReadSource { readers: &self.readers, is_near: false }
     }
 
     pub fn bus(&self) -> &Arc<Bus> {

@@ -6,18 +6,17 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
 use crate::{
-    AppendedSeqs, Batch, Bus, Result, StoreError, StreamState, boxed,
+    AppendedSeqs, Batch, Bus, Result, RowPage, StoreError, StreamState, boxed,
     bus::StreamChange,
-    columns::{DirectRow, FromSql, Parameter, Single},
-    sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
-    statement::select_value,
+    columns::{DirectRow, Parameter},
+    readers::{CollectedRows, Rows},
+    sqlite::direct_connection::{DirectConnection, JobIsolation, TakeRow, UncommittedEvent},
+    statement::value,
 };
 
-#[cfg(feature = "postgres")]
 use crate::postgres::PgWriter;
 
 /// The write side of the database. The writer owns the only instance and lends it to one job at a
@@ -95,7 +94,7 @@ impl WriteTx {
     pub(super) async fn reset(&mut self) -> Result<()> {
         self.forget();
         self.position =
-            select_value!(self, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
+            value!(self.direct, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
         Ok(())
     }
 
@@ -271,30 +270,39 @@ impl WriteTx {
     }
 }
 
+impl Rows for WriteConnection {
+    async fn rows<T: DirectRow + Send + 'static>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+        is_full: impl FnMut(&T) -> bool + Send + 'static,
+    ) -> Result<RowPage<T>> {
+        let mut rows = CollectedRows::new(is_full);
+        self.each(sql, values, &mut |row| rows.take(row)).await?;
+        Ok(rows.page)
+    }
+}
+
 /// Maximum savepoints of one transaction. PostgreSQL keeps 64 subtransactions in memory and becomes
 /// slow beyond them.
-#[cfg(feature = "postgres")]
 const SAVEPOINTS: usize = 32;
 
 #[derive(Debug)]
 pub(super) enum WriteConnection {
     Sqlite(DirectConnection),
-    #[cfg(feature = "postgres")]
     Postgres(Box<PgWriter>),
 }
 
-/// Calls a method of the engine's connection: `$sqlite` waits only for the disk, `$postgres` for a
-/// server. With `await`, the call to PostgreSQL is a boxed future: inline, it would make the
-/// futures of all write jobs some kilobytes larger.
-macro_rules! engine {
-    ($connection:expr, $name:ident => $sqlite:expr, await $postgres:expr) => {
-        engine!($connection, $name => $sqlite, Box::pin($postgres).await)
-    };
-    ($connection:expr, $name:ident => $sqlite:expr, $postgres:expr) => {
+/// Calls a method that both engines' connections have. SQLite waits only for the disk. The call to
+/// PostgreSQL is a boxed future: inline, it would make the futures of all write jobs some kilobytes
+/// larger.
+macro_rules! forward {
+    ($connection:ident.$method:ident($($argument:expr),*)) => {
         match $connection {
-            WriteConnection::Sqlite($name) => $sqlite,
-            #[cfg(feature = "postgres")]
-            WriteConnection::Postgres($name) => $postgres,
+            WriteConnection::Sqlite(connection) => connection.$method($($argument),*),
+            WriteConnection::Postgres(connection) => {
+                Box::pin(connection.$method($($argument),*)).await
+            }
         }
     };
 }
@@ -302,17 +310,17 @@ macro_rules! engine {
 impl WriteConnection {
     /// How many jobs with statements of their own a commit may have.
     pub(super) fn run_limit(&self) -> usize {
-        engine!(self, _connection => limits::RUNS_PER_COMMIT, SAVEPOINTS)
+        if self.is_of_server() { SAVEPOINTS } else { limits::RUNS_PER_COMMIT }
     }
 
     /// Whether commits wait for a server and not only for the disk.
     pub(super) fn is_of_server(&self) -> bool {
-        engine!(self, _connection => false, true)
+        matches!(self, Self::Postgres(_))
     }
 
     /// Whether the last attempt to connect to the server failed.
     pub(super) fn is_away(&self) -> bool {
-        engine!(self, connection => { let _ = connection; false }, connection.is_away())
+        matches!(self, Self::Postgres(connection) if connection.is_away())
     }
 
     pub(super) async fn close(self) -> Result<()> {
@@ -321,52 +329,56 @@ impl WriteConnection {
                 let closed = tokio::task::spawn_blocking(move || connection.close()).await;
                 closed.map_err(|_| StoreError::Panicked).flatten()
             }
-            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => Box::pin(connection.close()).await,
         }
     }
 
     /// Connects, if the connection was lost, before the first statement of a group.
     pub(super) async fn ready(&mut self) -> Result<()> {
-        engine!(self, connection => { let _ = connection; Ok(()) }, await connection.ready())
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(connection) => Box::pin(connection.ready()).await,
+        }
     }
 
     /// Whether the caller's cached state may differ from the tables. Resets the flag: the caller
     /// then reads the tables again.
     pub(super) fn take_stale(&mut self) -> bool {
-        engine!(self, connection => { let _ = connection; false }, connection.take_stale())
+        match self {
+            Self::Sqlite(_) => false,
+            Self::Postgres(connection) => connection.take_stale(),
+        }
     }
 
     pub(super) async fn begin(&mut self) -> Result<()> {
-        engine!(self, connection => connection.begin(), await connection.begin())
+        forward!(self.begin())
     }
 
     pub(super) async fn commit(&mut self) -> Result<()> {
-        engine!(self, connection => connection.commit(), await connection.commit())
+        forward!(self.commit())
     }
 
     pub(super) async fn rollback(&mut self) -> Result<()> {
-        engine!(self, connection => connection.rollback(), await connection.rollback())
+        forward!(self.rollback())
     }
 
     pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
-        engine!(self, connection => connection.begin_job(isolation), connection.begin_job(isolation));
+        match self {
+            Self::Sqlite(connection) => connection.begin_job(isolation),
+            Self::Postgres(connection) => connection.begin_job(isolation),
+        }
     }
 
     pub(super) async fn end_job(&mut self, isolation: JobIsolation, keep: bool) -> Result<()> {
-        engine!(
-            self,
-            connection => connection.end_job(isolation, keep),
-            await connection.end_job(isolation, keep)
-        )
+        forward!(self.end_job(isolation, keep))
     }
 
     #[cfg(test)]
     pub(super) fn execute(&mut self, statements: &str) -> Result<()> {
-        engine!(self, connection => connection.execute(statements), {
-            let _ = connection;
-            panic!("no file: {statements}")
-        })
+        match self {
+            Self::Sqlite(connection) => connection.execute(statements),
+            Self::Postgres(_) => panic!("no file: {statements}"),
+        }
     }
 
     pub(super) async fn change(
@@ -374,62 +386,16 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<u64> {
-        engine!(self, connection => connection.change(sql, values), await connection.change(sql, values))
+        forward!(self.change(sql, values))
     }
 
-    /// The single value of a query that returns one row. `checked` only supplies the type; it never
-    /// runs.
-    pub(super) async fn value<'q, T: FromSql>(
-        &mut self,
-        checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<T> {
-        let value = self.value_if_any(checked, sql, values).await?;
-        Ok(value.ok_or(sqlx::Error::RowNotFound)?)
-    }
-
-    pub(super) async fn value_if_any<'q, T: FromSql>(
-        &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        Ok(self.one::<Single<T>>(sql, values).await?.map(|row| row.0))
-    }
-
-    pub(super) async fn values<'q, T: FromSql + Send>(
-        &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        let rows = self.all::<Single<T>>(sql, values).await?;
-        Ok(rows.into_iter().map(|row| row.0).collect())
-    }
-
-    pub(super) async fn one<T: DirectRow>(
+    async fn each(
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        engine!(self, connection => connection.one(sql, values), await connection.one(sql, values))
-    }
-
-    pub(super) async fn row<T: DirectRow>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<T> {
-        Ok(self.one(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?)
-    }
-
-    pub(super) async fn all<T: DirectRow + Send>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        engine!(self, connection => connection.all(sql, values), await connection.all(sql, values))
+        take: TakeRow<'_>,
+    ) -> Result<()> {
+        forward!(self.each(sql, values, take))
     }
 
     pub(super) async fn insert(
@@ -437,17 +403,18 @@ impl WriteConnection {
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64> {
-        engine!(self, connection => connection.insert(now, events), await connection.insert(now, events))
+        forward!(self.insert(now, events))
     }
 
     /// Notifies other daemons, once the current commit has taken place, that the visibility of
     /// these streams changed or that they were removed. A file has no other daemon.
     pub(super) async fn notify_readers_changed(&mut self, streams: &[&str]) -> Result<()> {
-        engine!(
-            self,
-            connection => { let _ = (connection, streams); Ok(()) },
-            await connection.notify_readers_changed(streams)
-        )
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(connection) => {
+                Box::pin(connection.notify_readers_changed(streams)).await
+            }
+        }
     }
 
     pub(super) async fn insert_alone(
@@ -455,10 +422,6 @@ impl WriteConnection {
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64> {
-        engine!(
-            self,
-            connection => connection.insert_alone(now, events),
-            await connection.insert_alone(now, events)
-        )
+        forward!(self.insert_alone(now, events))
     }
 }

@@ -246,11 +246,11 @@ fn sql_is_only_in_families_and_engines() {
             "crates/svc-store/src/columns.rs",
             "crates/svc-store/src/families/",
             "crates/svc-store/src/postgres/",
-            "crates/svc-store/src/read_query.rs",
+            "crates/svc-store/src/readers.rs",
             "crates/svc-store/src/sqlite/",
             "crates/svc-store/src/statement.rs",
             "crates/svc-store/src/store.rs",
-            "crates/svc-store/src/testing.rs",
+            "crates/svc-store/src/tests/testing.rs",
             "crates/svc-store/src/tx.rs",
             "crates/svc-bench/",
             "crates/svc-model/src/columns.rs",
@@ -279,16 +279,16 @@ const UNCHECKED: [(&str, &str); 11] = [
     ),
     ("crates/svc-model/src/columns.rs", "values alone, each as sqlx has it"),
     ("crates/svc-store/src/columns.rs", "values and rows alone"),
-    ("crates/svc-store/src/read_query.rs", "texts of the macros in statement.rs"),
+    ("crates/svc-store/src/readers.rs", "texts of the macros in statement.rs"),
     ("crates/svc-store/src/postgres/row.rs", "values and rows alone"),
     ("crates/svc-store/src/postgres/copy.rs", "rows of tables whose names the schema has"),
     ("crates/svc-store/src/postgres/copy_rows.rs", "rows of tables whose names the schema has"),
-    ("crates/svc-store/src/postgres/copy_tests.rs", "a test alone"),
+    ("crates/svc-store/src/postgres/tests/copy.rs", "a test alone"),
     (
         "crates/svc-store/src/families/frames.rs",
         "its tests prepare each statement against the migrated schema",
     ),
-    ("crates/svc-store/src/sqlite/reader_tests.rs", "a test alone, which prepares each"),
+    ("crates/svc-store/src/sqlite/tests.rs", "a test alone, which prepares each"),
 ];
 
 #[test]

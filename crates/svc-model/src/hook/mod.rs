@@ -10,13 +10,13 @@
 
 mod codex_prompt;
 mod effects;
-#[cfg(test)]
-mod effects_tests;
 mod event;
 mod payload;
 mod prompt;
 mod reply;
 mod run_payload;
+#[cfg(test)]
+mod tests;
 
 pub use codex_prompt::CodexPrompt;
 pub use effects::{

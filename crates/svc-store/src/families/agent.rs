@@ -6,100 +6,83 @@ use svc_model::{
     AgentFilter, AgentId, MachineId, Ownership, Principal, ProcessIdentity, Reader, TaskId,
     Timestamp, TokenId,
     agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
+    json_bytes,
 };
 
 use super::{AgentReads, AgentWrites};
 use crate::{
-    AgentRow, PageSize, Result, RowPage, StoreError, boxed,
-    read_query::read_page,
-    statement::{
-        StoredRow, change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one,
-        pool_page, read_one, row_of, rows_of, select_all, select_fields, select_one, select_value,
-    },
+    AgentRow, PageSize, Result, RowPage, boxed,
+    columns::{Columns, DirectRow, Fault},
+    readers::Rows as _,
+    statement::{change, changed, fields, find_value, query, value},
 };
 
-direct_row! {
-    struct RawAgent {
-        agent_id: String,
-        instance: String,
-        backend: String,
-        session_key: String,
-        project: String,
-        cwd: String,
-        task: Option<String>,
-        description: Option<String>,
-        created_by: String,
-        state: AgentState,
-        host_pid: Option<i64>,
-        host_started: Option<String>,
-        machine_id: MachineId,
-        pid: i64,
-        vendor_session: Option<String>,
-        exit_code: Option<i64>,
-        signal: Option<i64>,
-        error: Option<String>,
-        token_id: Option<String>,
-        task_id: Option<String>,
-        request_timeout: i64,
-        started_at: Timestamp,
-        ended_at: Option<Timestamp>,
-    }
-}
-
-impl TryFrom<RawAgent> for AgentRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawAgent) -> Result<Self> {
-        let bad = |why| StoredRow { table: "agent", id: &raw.agent_id }.bad(why);
-        let code = |code: Option<i64>| {
-            code.map(i32::try_from).transpose().map_err(|_| bad("a code is no 32-bit number"))
+impl DirectRow for AgentRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let id = columns.next("agent_id")?;
+        let instance = columns.next("instance")?;
+        let backend: String = columns.next("backend")?;
+        let backend = AgentBackend::parse(&backend).ok_or("no such backend")?;
+        let session_key: String = columns.next("session_key")?;
+        let project: String = columns.next("project")?;
+        let worktree = columns.next("cwd")?;
+        let (task, description) = (columns.next("task")?, columns.next("description")?);
+        let created_by: String = columns.next("created_by")?;
+        let owned = Ownership {
+            runner: Some(Principal::Session(session_key.as_str().into())),
+            ..Ownership::from_row(&created_by, project.clone())
         };
-        let host = match raw.host_pid {
-            Some(pid) => Some(ProcessIdentity {
-                pid: u32::try_from(pid).map_err(|_| bad("host_pid is no process id"))?,
-                started: raw.host_started.clone().unwrap_or_default(),
-            }),
-            None => None,
-        };
-        let last_pid = u32::try_from(raw.pid).map_err(|_| bad("pid is no process id"))?;
-        let has_exited = raw.ended_at.is_some() || raw.exit_code.is_some() || raw.signal.is_some();
+        let state = columns.next("state")?;
+        let host_pid: Option<u32> = columns.next("host_pid")?;
+        let started: Option<String> = columns.next("host_started")?;
+        let started = started.unwrap_or_default();
+        let host = host_pid.map(|pid| ProcessIdentity { pid, started });
+        let machine_id = columns.next("machine_id")?;
+        let last_pid = columns.next("pid")?;
+        let session_id = columns.next("vendor_session")?;
+        let exit_code: Option<i32> = columns.next("exit_code")?;
+        let signal: Option<i32> = columns.next("signal")?;
+        let error = columns.next("error")?;
+        let (token_id, task_id) = (columns.next("token_id")?, columns.next("task_id")?);
+        let request_timeout: i64 = columns.next("request_timeout")?;
+        let started_at = columns.next("started_at")?;
+        let ended_at: Option<Timestamp> = columns.next("ended_at")?;
+        let has_exited = ended_at.is_some() || exit_code.is_some() || signal.is_some();
+        let pid = if has_exited { 0 } else { last_pid };
         let info = AgentInfo {
-            id: AgentId::from(raw.agent_id.clone()),
-            project: raw.project.clone(),
-            state: raw.state,
-            pid: if has_exited { 0 } else { last_pid },
-            worktree: raw.cwd.clone(),
-            started_at: raw.started_at,
-            task: raw.task.clone(),
-            description: raw.description.clone(),
-            backend: AgentBackend::parse(&raw.backend).ok_or_else(|| bad("no such backend"))?,
-            instance: raw.instance.clone(),
-            session_key: raw.session_key.clone(),
-            session_id: raw.vendor_session.clone(),
-            exit_code: code(raw.exit_code)?,
-            signal: code(raw.signal)?,
-            error: raw.error.clone(),
+            id,
+            project,
+            state,
+            pid,
+            worktree,
+            started_at,
+            task,
+            description,
+            backend,
+            instance,
+            session_key,
+            session_id,
+            exit_code,
+            signal,
+            error,
         };
         Ok(Self {
-            owned: Ownership {
-                runner: Some(Principal::Session(raw.session_key.as_str().into())),
-                ..Ownership::from_row(&raw.created_by, raw.project)
-            },
             info,
-            machine_id: raw.machine_id,
+            owned,
+            machine_id,
             host,
             last_pid,
-            token_id: raw.token_id.map(TokenId::from),
-            task_id: raw.task_id.map(TaskId::from),
-            request_timeout: Duration::from_millis(raw.request_timeout.cast_unsigned()),
-            ended_at: raw.ended_at,
+            token_id,
+            task_id,
+            request_timeout: Duration::from_millis(request_timeout.cast_unsigned()),
+            ended_at,
         })
     }
 }
 
 macro_rules! agents {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select a.agent_id as "agent_id!", a.instance as "instance!", a.backend as "backend!",
                 a.session_key as "session_key!", a.project as "project!", a.cwd as "cwd!", a.task, a.description,
                 a.created_by as "created_by!", a.state as "state!: AgentState", a.host_pid, a.host_started,
@@ -108,7 +91,6 @@ macro_rules! agents {
                 a.request_timeout as "request_timeout!", a.started_at as "started_at!: Timestamp",
                 a.ended_at as "ended_at: Timestamp"
             from agent a "#,
-            RawAgent,
             $($rest)*
         )
     };
@@ -117,12 +99,12 @@ macro_rules! agents {
 impl AgentWrites<'_> {
     #[boxed]
     pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>> {
-        row_of(agents!(select_one, self.tx, "where a.agent_id = ?"; id))
+        Ok(agents!(one(), self.tx.direct, "where a.agent_id = ?"; id))
     }
 
     #[boxed]
     pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>> {
-        row_of(agents!(select_one, self.tx,
+        Ok(agents!(one(), self.tx.direct,
             "where a.session_key = ? and a.ended_at is null"; session_key))
     }
 
@@ -133,7 +115,7 @@ impl AgentWrites<'_> {
         session_key: &str,
         project: &str,
     ) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from agent
                 where session_key = ?1 and project <> ?2) as "taken!: bool""#;
             session_key, project))
@@ -147,7 +129,7 @@ impl AgentWrites<'_> {
         created_by: &str,
         key: &str,
     ) -> Result<Option<(AgentRow, Option<String>)>> {
-        let request_fingerprint = select_fields!(select_one, self.tx,
+        let request_fingerprint = fields!(one(), self.tx.direct,
             { agent_id: String, request_fingerprint: Option<String> },
             r#"select agent_id as "agent_id!", request_fingerprint as "request_fingerprint?" from agent where created_by = ? and idempotency_key = ?"#;
             created_by, key);
@@ -159,7 +141,7 @@ impl AgentWrites<'_> {
     /// The number of live agents of an instance on this machine.
     #[boxed]
     pub async fn count_live_in(&mut self, instance: &str) -> Result<u64> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select count(*) as "count!: i64" from agent
             where instance = ? and ended_at is null and machine_id = ?"#; instance, self.tx.machine)
         .cast_unsigned())
@@ -168,7 +150,7 @@ impl AgentWrites<'_> {
     /// Session key of a live agent of an instance that the vendor rejects because of a usage limit.
     #[boxed]
     pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>> {
-        Ok(find_value!(self.tx,
+        Ok(find_value!(self.tx.direct,
             r#"select session_key as "key!" from agent
             where instance = ? and ended_at is null and state = 'limited' limit 1"#; instance))
     }
@@ -180,7 +162,7 @@ impl AgentWrites<'_> {
         instance: &str,
         since: Timestamp,
     ) -> Result<(u64, Option<Timestamp>)> {
-        let row = select_fields!(select_row, self.tx, { count: i64, first: Option<Timestamp> },
+        let row = fields!(row(), self.tx.direct, { count: i64, first: Option<Timestamp> },
             r#"select count(*) as "count!: i64", min(started_at) as "first: Timestamp" from agent
             where instance = ? and started_at > ?"#; instance, since);
         Ok((row.count.cast_unsigned(), row.first))
@@ -197,7 +179,7 @@ impl AgentWrites<'_> {
             None => return Ok(Vec::new()),
         };
         let project = asker.project.as_deref();
-        rows_of(agents!(select_all, self.tx,
+        Ok(agents!(all(), self.tx.direct,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state not in ('stopping', 'limited')
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
             order by a.state <> 'idle', a.started_at, a.agent_id limit 500";
@@ -256,7 +238,7 @@ impl AgentWrites<'_> {
     #[boxed]
     pub async fn count_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
                 + (select count(*) from assignment d join task t on t.task_id = d.task_id
                     where d.state = 'queued' and d.task_id is not null and d.ended_at is null
@@ -267,14 +249,14 @@ impl AgentWrites<'_> {
     #[boxed]
     pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#;
             parent).cast_unsigned())
     }
 
     #[boxed]
     pub async fn was_run(&mut self, session_key: &str) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#;
             session_key))
     }
@@ -306,20 +288,20 @@ impl AgentReads<'_> {
     /// its host requires none.
     #[boxed]
     pub async fn answer_key(&self, id: &AgentId) -> Result<Option<AnswerKey>> {
-        let key = pool_find_value!(self.store,
+        let key = find_value!(self.store.pool(),
             "select answer_key from agent where agent_id = ?"; id);
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
     #[boxed]
     pub async fn get(&self, id: &AgentId) -> Result<Option<AgentRow>> {
-        row_of(agents!(read_one, self.store, "where a.agent_id = ?"; id))
+        Ok(agents!(one(), self.store.near(), "where a.agent_id = ?"; id))
     }
 
     /// The agent with this session key: the live one, else the latest.
     #[boxed]
     pub async fn of_key(&self, session_key: &str) -> Result<Option<AgentRow>> {
-        row_of(agents!(read_one, self.store,
+        Ok(agents!(one(), self.store.near(),
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1";
             session_key))
     }
@@ -332,11 +314,11 @@ impl AgentReads<'_> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
-        let mut rows: Vec<AgentRow> = rows_of(agents!(pool_all, self.store,
+        let mut rows: Vec<AgentRow> = agents!(all(), self.store.pool(),
             "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
                 or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main', 'agent:' || a.instance || ':' || ?1)
             order by a.session_key = 'agent:' || a.instance || ':' || ?1, a.ended_at is not null, a.started_at desc,
-                a.agent_id desc limit 20"; text))?;
+                a.agent_id desc limit 20"; text);
         let was_started_as =
             |row: &AgentRow| row.info.session_key == format!("agent:{}:{text}", row.info.instance);
         if !rows.iter().all(was_started_as) {
@@ -347,9 +329,9 @@ impl AgentReads<'_> {
 
     #[boxed]
     pub async fn live(&self) -> Result<Vec<AgentRow>> {
-        rows_of(agents!(
-            pool_all,
-            self.store,
+        Ok(agents!(
+            all(),
+            self.store.pool(),
             "where a.ended_at is null order by a.started_at, a.agent_id"
         ))
     }
@@ -360,7 +342,7 @@ impl AgentReads<'_> {
     #[boxed]
     pub async fn to_remove(&self, limit: u32) -> Result<Vec<AgentRow>> {
         // Agents first: their tasks are looked up by an index.
-        rows_of(agents!(pool_all, self.store,
+        Ok(agents!(all(), self.store.pool(),
             "cross join assignment d on d.task_id = a.task_id
             where a.ended_at is not null and d.removes_peer = 1 and d.ended_at is not null
             order by a.ended_at, a.agent_id limit ?"; limit))
@@ -368,7 +350,7 @@ impl AgentReads<'_> {
 
     #[boxed]
     pub async fn live_counts(&self) -> Result<Vec<(String, u64)>> {
-        let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
+        let rows = fields!(all(), self.store.pool(), { instance: String, count: i64 },
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
             where ended_at is null group by instance"#);
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
@@ -378,7 +360,7 @@ impl AgentReads<'_> {
     /// agent of its own.
     #[boxed]
     pub async fn busy_counts(&self) -> Result<Vec<(String, u64)>> {
-        let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
+        let rows = fields!(all(), self.store.pool(), { instance: String, count: i64 },
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
                 union all select instance from assignment
@@ -399,21 +381,20 @@ impl AgentReads<'_> {
     ) -> Result<RowPage<AgentRow>> {
         let limit = size.limit();
         let (at, id) = before.map(|(at, id)| (*at, id.as_str())).unzip();
-        let rows = agents!(pool_page, self.store,
+        Ok(agents!(page(size, |row: &AgentRow| json_bytes(&row.info)), self.store.pool(),
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
                 and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7 or substr(a.project, -length(?7) - 1) = '/' || ?7)
                 and (not ?8 or a.ended_at is null) and (?9 is null or (a.started_at, a.agent_id) < (?9, ?10))
             order by a.started_at desc, a.agent_id desc limit ?11";
             reader.key(), reader.project(), reader.owner(), filter.state, filter.instance,
-            filter.backend, filter.project, filter.live, at, id, limit);
-        read_page(rows, size, AgentRow::try_from, |row| &row.info).await
+            filter.backend, filter.project, filter.live, at, id, limit))
     }
 
     #[boxed]
     pub async fn of_host(&self, host: &ProcessIdentity) -> Result<Option<AgentRow>> {
         let (pid, started, here) = (i64::from(host.pid), &*host.started, self.store.machine_id());
-        row_of(agents!(pool_one, self.store,
+        Ok(agents!(one(), self.store.pool(),
             "where a.ended_at is null and a.host_pid = ? and a.host_started = ? and a.machine_id = ?";
             pid, started, here))
     }
@@ -421,7 +402,7 @@ impl AgentReads<'_> {
     /// The incarnation that started an agent, if a hosted agent did.
     #[boxed]
     pub async fn parent_of(&self, agent: &AgentId) -> Result<Option<AgentId>> {
-        let parent = pool_find_value!(self.store, "select parent_agent from agent where agent_id = ?"; agent);
+        let parent = find_value!(self.store.pool(), "select parent_agent from agent where agent_id = ?"; agent);
         Ok(parent.flatten().map(AgentId::from))
     }
 }
@@ -497,7 +478,7 @@ mod tests {
 
     async fn end_work(tx: &mut WriteTx) -> Result<()> {
         let found = tx.assignments().get(&RunId::from("run_1".to_owned())).await?;
-        let mut work = found.ok_or(StoreError::NoStream)?;
+        let mut work = found.ok_or(crate::StoreError::NoStream)?;
         (work.state, work.ended_at) = (AssignmentState::Ok, Some(AT));
         tx.assignments().update(&work).await
     }
@@ -593,7 +574,6 @@ mod tests {
         check_removal(&test.store).await;
     }
 
-    #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn an_agent_is_removed_from_a_server_whole() {
         if !crate::postgres::testing::is_installed() {

@@ -10,10 +10,8 @@ use svc_model::{
 use super::{AssignmentReads, AssignmentWrites};
 use crate::{
     AssignmentRow, AssignmentState, Result, WorkRequirements, boxed,
-    statement::{
-        change, changed, direct_row, pool_all, pool_value, pool_values, read_one, select_all,
-        select_fields, select_one, select_value,
-    },
+    readers::Rows as _,
+    statement::{change, changed, column, direct_row, fields, query, value},
 };
 
 direct_row! {
@@ -25,8 +23,8 @@ direct_row! {
 }
 
 macro_rules! assignments {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select a.run_id as "run_id!: RunId", a.task_id as "task_id: TaskId",
                 a.message_id as "message_id: MessageId", a.mode as "mode!: RunMode",
                 a.state as "state!: AssignmentState", a.source_session as "source_session!",
@@ -41,7 +39,6 @@ macro_rules! assignments {
                 a.has_words as "has_words!: bool", a.said as "said!: u32",
                 a.turn as "turn: TurnEnd"
             from assignment a "#,
-            AssignmentRow,
             $($rest)*
         )
     };
@@ -83,29 +80,29 @@ impl AssignmentWrites<'_> {
 
     #[boxed]
     pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>> {
-        Ok(assignments!(select_one, self.tx, "where a.run_id = ?"; id))
+        Ok(assignments!(one(), self.tx.direct, "where a.run_id = ?"; id))
     }
 
     #[boxed]
     pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>> {
-        Ok(assignments!(select_one, self.tx, "where a.task_id = ?"; id))
+        Ok(assignments!(one(), self.tx.direct, "where a.task_id = ?"; id))
     }
 
     #[boxed]
     pub async fn of_message(&mut self, id: &MessageId) -> Result<Option<AssignmentRow>> {
-        Ok(assignments!(select_one, self.tx, "where a.message_id = ?"; id))
+        Ok(assignments!(one(), self.tx.direct, "where a.message_id = ?"; id))
     }
 
     #[boxed]
     pub async fn by_key(&mut self, source: &str, key: &str) -> Result<Option<AssignmentRow>> {
-        Ok(assignments!(select_one, self.tx,
+        Ok(assignments!(one(), self.tx.direct,
             "where a.source_session = ? and a.idempotency_key = ?"; source, key))
     }
 
     /// The open assignments of an incarnation of a hosted agent, in the order of their creation.
     #[boxed]
     pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>> {
-        Ok(assignments!(select_all, self.tx,
+        Ok(assignments!(all(), self.tx.direct,
             "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
     }
 
@@ -114,7 +111,7 @@ impl AssignmentWrites<'_> {
     /// number.
     #[boxed]
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>> {
-        Ok(select_all!(
+        Ok(query!(all(), self.tx.direct,
             r#"with recursive waiter(session) as (
                 select ?1
                 union
@@ -123,8 +120,7 @@ impl AssignmentWrites<'_> {
             )
             select r.source_session as "waiter!", r.target_session as "awaited!"
             from waiter cross join assignment r on r.source_session = waiter.session
-            where r.waits_until > ?2 and r.ended_at is null and r.target_session <> ''"#,
-            WaitEdge, self.tx; session, self.tx.now))
+            where r.waits_until > ?2 and r.ended_at is null and r.target_session <> ''"#; session, self.tx.now))
     }
 
     /// How often a session has sent to a peer since `since`, including its answers by a call.
@@ -136,7 +132,7 @@ impl AssignmentWrites<'_> {
         since: Timestamp,
     ) -> Result<u64> {
         let own = own.map(PeerId::as_str);
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select (select count(*) from assignment
                     where source_session = ?1 and target_peer = ?2 and created_at > ?3)
                 + (select count(*) from message
@@ -148,18 +144,18 @@ impl AssignmentWrites<'_> {
 impl AssignmentReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &RunId) -> Result<Option<AssignmentRow>> {
-        Ok(assignments!(read_one, self.store, "where a.run_id = ?"; id))
+        Ok(assignments!(one(), self.store.near(), "where a.run_id = ?"; id))
     }
 
     #[boxed]
     pub async fn of_task(&self, id: &TaskId) -> Result<Option<AssignmentRow>> {
-        Ok(assignments!(read_one, self.store, "where a.task_id = ?"; id))
+        Ok(assignments!(one(), self.store.near(), "where a.task_id = ?"; id))
     }
 
     /// Open assignments of tasks in this state, in the order of their creation.
     #[boxed]
     pub async fn in_state(&self, state: AssignmentState) -> Result<Vec<AssignmentRow>> {
-        Ok(assignments!(pool_all, self.store,
+        Ok(assignments!(all(), self.store.pool(),
             "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000";
             state))
     }
@@ -168,16 +164,15 @@ impl AssignmentReads<'_> {
     /// there, and be held for the call.
     #[boxed]
     pub async fn awaited(&self, now: Timestamp) -> Result<Vec<(RunId, Timestamp)>> {
-        let rows = select_fields!(pool_all, self.store, { run_id: RunId, waits_until: Timestamp },
+        Ok(query!(all(), self.store.pool(),
             r#"select run_id as "run_id!: RunId", waits_until as "waits_until!: Timestamp" from assignment
-            where task_id is not null and waits_until > ? order by id"#; now);
-        Ok(rows.into_iter().map(|row| (row.run_id, row.waits_until)).collect())
+            where task_id is not null and waits_until > ? order by id"#; now))
     }
 
     /// Begun tasks whose cancellation was requested.
     #[boxed]
     pub async fn cancelled(&self) -> Result<Vec<AssignmentRow>> {
-        Ok(assignments!(pool_all, self.store,
+        Ok(assignments!(all(), self.store.pool(),
             "where a.state in ('starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null and exists (
                 select 1 from task t where t.task_id = a.task_id and t.cancel_requested_at is not null
                     and t.closed_at is null
@@ -186,7 +181,7 @@ impl AssignmentReads<'_> {
 
     #[boxed]
     pub async fn overdue(&self, now: Timestamp) -> Result<Vec<TaskId>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
             where a.state in ('queued', 'starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null
                 and a.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#;
@@ -200,7 +195,7 @@ impl AssignmentReads<'_> {
         session: &str,
         now: Timestamp,
     ) -> Result<Option<(String, Timestamp, Timestamp)>> {
-        let awaited = select_fields!(pool_one, self.store,
+        let awaited = fields!(one(), self.store.pool(),
             { session: String, since: Timestamp, until: Timestamp },
             r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
             from assignment
@@ -211,7 +206,7 @@ impl AssignmentReads<'_> {
 
     #[boxed]
     pub async fn count_open(&self, session: &str) -> Result<u64> {
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select count(*) as "count!: i64" from assignment
             where source_session = ? and ended_at is null and message_id is not null"#; session)
         .cast_unsigned())

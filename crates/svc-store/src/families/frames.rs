@@ -13,7 +13,7 @@ use svc_wire::sse::{self, EventParts};
 use tokio::sync::mpsc;
 
 use super::FrameReads;
-use crate::{FeedScope, FramePage, Result, read_query::Readers};
+use crate::{FeedScope, FramePage, Result, readers::Readers};
 
 macro_rules! stream_rows {
     () => {
@@ -55,7 +55,6 @@ impl FrameReads<'_> {
         let name = name.clone();
         let readers = match &self.store.readers {
             Readers::Sqlite(file) => &file.frames,
-            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => {
                 let read = server::of_stream(readers, stream, &name, after, framing, pages);
                 return Box::pin(read).await;
@@ -97,7 +96,6 @@ impl FrameReads<'_> {
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let readers = match &self.store.readers {
             Readers::Sqlite(file) => &file.frames,
-            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => {
                 let page = Box::pin(server::of_feed(readers, scope, after, until, head)).await?;
                 return Ok(Some(FramePage { more: page.cursor < head, ..page.finish() }));
@@ -190,17 +188,17 @@ impl PageText {
 
 /// Pages of a replay from PostgreSQL. A server sends all rows of a query, wanted or not, so each
 /// query asks for some. The rows of the next one are read while the receiver takes these pages.
-#[cfg(feature = "postgres")]
 mod server {
     use std::{mem, time::Duration};
 
+    use sqlx::postgres::PgRow;
     use tokio::time::timeout;
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
     use crate::{
         StoreError,
-        columns::{Parameter, Single},
+        columns::{Parameter, read_row},
         postgres::{PgReaders, event_parts},
         statement::bind,
     };
@@ -242,10 +240,12 @@ mod server {
         ) -> Result<Self> {
             let (mut rows, mut bytes) = (0, 0);
             let mut batch = Self { pages: Vec::new(), open, next: None };
-            let take = |row: &_| {
+            let mut is_all = true;
+            let mut take = |row: &PgRow| {
                 let event = event_parts(row, bounds.stream)?;
                 if !batch.open.push(event) {
                     if bytes >= BATCH_BYTES || batch.pages.len() + 1 >= bounds.pages {
+                        is_all = false;
                         return Ok(false);
                     }
                     let next = PageText::new(batch.open.framing, batch.open.cursor);
@@ -256,7 +256,7 @@ mod server {
                 bytes += event.data.len();
                 Ok(true)
             };
-            let is_all = readers.each(sql, values, take).await?;
+            readers.each(sql, values, &mut take).await?;
             if !is_all || rows >= bounds.rows {
                 // The next rows are about as large as these.
                 let fitting = BATCH_BYTES.saturating_mul(usize::try_from(rows).unwrap_or(1));
@@ -332,9 +332,13 @@ mod server {
         }
         if !page.is_full {
             // The whole window was read. If it ends in a gap, the cursor skips the gap.
-            let next = readers.one::<Single<Option<i64>>>(NEXT_POSITION, bind!(until)).await?;
-            let next = next.and_then(|row| row.0);
-            page.cursor = next.map_or(head, |next| (next - 1).min(head));
+            let mut next = None;
+            let mut take = |row: &PgRow| {
+                (next,) = read_row(row)?;
+                Ok(true)
+            };
+            readers.each(NEXT_POSITION, bind!(until), &mut take).await?;
+            page.cursor = next.map_or(head, |next: i64| (next - 1).min(head));
         }
         Ok(page)
     }
@@ -342,7 +346,6 @@ mod server {
 
 #[cfg(test)]
 mod tests {
-    #[cfg(feature = "postgres")]
     use std::sync::Arc;
 
     use svc_model::{Event, ManualClock, Reader};
@@ -417,7 +420,6 @@ mod tests {
         check_joined_pages(&test.store, &test.clock).await;
     }
 
-    #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn joined_pages_of_a_server_contain_every_event_once() {
         if !crate::postgres::testing::is_installed() {

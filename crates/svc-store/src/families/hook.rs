@@ -11,10 +11,8 @@ use super::{ConfirmationWrites, HookWrites, OutcomeReads, OutcomeWrites, SeenRea
 use crate::{
     GivenItem, HelpEvidence, ItemVersion, Result, boxed,
     columns::to_json,
-    statement::{
-        change, changed, direct_row, find_value, pool_all, select_all, select_fields, select_one,
-        select_value,
-    },
+    readers::Rows as _,
+    statement::{change, changed, direct_row, find_value, query, value},
 };
 
 impl HookWrites<'_> {
@@ -39,7 +37,7 @@ impl HookWrites<'_> {
 
     #[boxed]
     pub async fn is_lost(&mut self, call: &str) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#; call))
     }
 
@@ -82,11 +80,10 @@ impl OutcomeWrites<'_> {
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<(OutcomeVerdict, Timestamp)>> {
-        let rows = select_fields!(select_all, self.tx, { verdict: OutcomeVerdict, at: Timestamp },
+        Ok(query!(all(), self.tx.direct,
             r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
             from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#;
-            session_id, limit);
-        Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
+            session_id, limit))
     }
 
     /// Stores an outcome, or returns the one that was stored for the same tool call.
@@ -99,11 +96,10 @@ impl OutcomeWrites<'_> {
         tool_use_id: Option<&str>,
     ) -> Result<Outcome> {
         if let Some(tool_use_id) = tool_use_id {
-            let known = select_one!(
-                r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
+            let known = query!(one(), self.tx.direct,
+            r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
                     at as "at: Timestamp"
-                from outcome where session_id = ? and tool_use_id = ?"#,
-                Outcome, self.tx; outcome.session_id, tool_use_id);
+                from outcome where session_id = ? and tool_use_id = ?"#; outcome.session_id, tool_use_id);
             if let Some(known) = known {
                 return Ok(known);
             }
@@ -118,18 +114,17 @@ impl OutcomeWrites<'_> {
 
     #[boxed]
     pub async fn session(&mut self, id: &str) -> Result<Option<String>> {
-        Ok(find_value!(self.tx, "select session_id from outcome where outcome_id = ?"; id))
+        Ok(find_value!(self.tx.direct, "select session_id from outcome where outcome_id = ?"; id))
     }
 }
 
 impl OutcomeReads<'_> {
     #[boxed]
     pub async fn list(&self, session_id: &str, limit: u32) -> Result<Vec<Outcome>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
                 at as "at: Timestamp"
-            from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
-            Outcome, self.store; session_id, limit))
+            from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#; session_id, limit))
     }
 }
 
@@ -221,11 +216,9 @@ impl SeenReads<'_> {
     /// Items that a session was given and has not forgotten: kind, id and version.
     #[boxed]
     pub async fn list(&self, session_id: &str) -> Result<Vec<(String, String, Timestamp)>> {
-        let rows = select_fields!(pool_all, self.store,
-            { kind: String, item: String, version: Timestamp },
+        Ok(query!(all(), self.store.pool(),
             r#"select kind, item, version as "version: Timestamp" from seen
-            where session_id = ? and may_repeat = 0"#; session_id);
-        Ok(rows.into_iter().map(|row| (row.kind, row.item, row.version)).collect())
+            where session_id = ? and may_repeat = 0"#; session_id))
     }
 }
 
@@ -235,7 +228,7 @@ impl ConfirmationWrites<'_> {
     /// The records and memories of other sessions that a session was given, the latest first.
     #[boxed]
     pub async fn given(&mut self, session_id: &str, limit: u32) -> Result<Vec<GivenItem>> {
-        Ok(select_all!(
+        Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", is_memory as "is_memory!: bool", aim as "aim!", lesson as "lesson!", rest as "rest!"
             from (
                 select g.ghap_id as id, false as is_memory, t.aim, t.lesson, t.rest, max(s.at) as at
@@ -251,8 +244,7 @@ impl ConfirmationWrites<'_> {
                 where s.session_id = ?1 and s.kind = 'memory'
                 group by m.id
             )
-            order by at desc limit ?2"#,
-            GivenItem, self.tx; session_id, limit))
+            order by at desc limit ?2"#; session_id, limit))
     }
 
     /// Records that the items of `ids` helped a record that was confirmed. Each item counts once
@@ -321,11 +313,8 @@ mod tests {
     async fn count(at: &TestStore) -> (i64, i64) {
         let ghap =
             at.store.ghaps().get(&Reader::All, &GhapId::from("ghap_1".to_owned())).await.unwrap();
-        let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
-        (
-            ghap.map_or(-1, |ghap| ghap.confirmed_again),
-            rows.fetch_one(&at.store.readers.file().unwrap().pool).await.unwrap(),
-        )
+        let rows = "select count(*) from confirmation where item = 'ghap_1'";
+        (ghap.map_or(-1, |ghap| ghap.confirmed_again), at.column(rows)[0])
     }
 
     #[tokio::test]

@@ -4,22 +4,19 @@
 use svc_model::{
     DeliveryState, HandoverId, HandoverWay, Message, MessageId, MessageType, PeerId, RunId,
     Timestamp,
-    conversation::{Provenance, RunMode, SourceTool},
+    conversation::{RunMode, SourceTool},
     limits,
 };
 
 use super::{
     HandoverReads, HandoverWrites, InboxReads, InboxWrites,
-    message::{RawMessage, messages, messages_of},
+    message::{messages, provenance, row_bytes},
 };
 use crate::{
     AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox, boxed,
-    columns::to_json,
-    read_query::read_page,
-    statement::{
-        all_changed, change, changed, direct_row, pool_all, pool_page, pool_value, pool_values,
-        read_all, read_value, select_all, select_one, select_value, select_values,
-    },
+    columns::{Columns, DirectRow, Fault, to_json},
+    readers::Rows as _,
+    statement::{all_changed, change, changed, column, direct_row, query, value},
 };
 
 direct_row!(StrandedInbox { peer, is_removed });
@@ -32,20 +29,27 @@ pub struct UndeliveredChoice {
     pub failed_handovers: (u32, u32),
 }
 
-direct_row! {
-    struct RawMail {
-        message_id: MessageId,
-        kind: MessageType,
-        from_peer: String,
-        text: String,
-        correlation_id: Option<String>,
-        at: Timestamp,
-        state: DeliveryState,
-        source_tool: Option<SourceTool>,
-        source_session: Option<String>,
-        run_id: Option<RunId>,
-        turn: Option<u32>,
-        mode: Option<RunMode>,
+impl DirectRow for AgentMail {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let id = columns.next("message_id")?;
+        let (kind, from_peer) = (columns.next("kind")?, columns.next("from_peer")?);
+        let (text, correlation_id) = (columns.next("text")?, columns.next("correlation_id")?);
+        let (timestamp, state) = (columns.next("at")?, columns.next("state")?);
+        let provenance = provenance(columns)?;
+        // All mail of one query has one receiver, which its caller sets.
+        let to_peer = PeerId::default();
+        let message = Message {
+            id,
+            kind,
+            from_peer,
+            to_peer,
+            text,
+            correlation_id,
+            timestamp,
+            state,
+            provenance,
+        };
+        Ok(Self { message, turn: columns.next("turn")?, mode: columns.next("mode")? })
     }
 }
 
@@ -59,7 +63,7 @@ impl InboxWrites<'_> {
         bound: u32,
     ) -> Result<Vec<String>> {
         let (peer, since) = (peer.as_str(), self.tx.now.minus(limits::WAKES_WINDOW));
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select from_peer as "from!" from message
             where to_peer = ? and wakes = 1 and at >= ? and from_peer <> 'operator'
                 and not exists (select 1 from peer p where p.peer_id = from_peer and p.role = 'human')
@@ -100,16 +104,16 @@ impl InboxWrites<'_> {
     #[boxed]
     pub async fn messages(&mut self, to: &PeerId, ids: &[MessageId]) -> Result<Vec<Message>> {
         let (to, ids) = (to.as_str(), to_json(ids));
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where to_peer = ? and message_id in (select value from json_each(?)) order by id";
-            to, ids)))
+            to, ids))
     }
 
     /// Those of these receivers whose inbox has at least `bound` waiting messages.
     #[boxed]
     pub async fn full(&mut self, receivers: &[PeerId], bound: u32) -> Result<Vec<PeerId>> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
@@ -121,7 +125,7 @@ impl InboxWrites<'_> {
     #[boxed]
     pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (
                 select 1 from message where to_peer = ? and waits = 1 order by id limit 1 offset ?
             ) as "full!: bool""#; to, last))
@@ -139,7 +143,7 @@ impl InboxWrites<'_> {
     ) -> Result<Vec<Message>> {
         let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
         // Lengths are read before texts. `before` is the total length of the preceding messages.
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where id in (
                 select free.id from (
                     select id, bytes, sum(bytes) over (order by id) - bytes as before from (
@@ -153,7 +157,7 @@ impl InboxWrites<'_> {
                 ) free
                 where free.before = 0 or free.before + free.bytes <= ?5
             )
-            order by id"; to, self.tx.now, longest, limit, bytes)))
+            order by id"; to, self.tx.now, longest, limit, bytes))
     }
 
     /// Messages that a hook may give to their receiver, in order, at most `limit`: those that were
@@ -169,42 +173,42 @@ impl InboxWrites<'_> {
     ) -> Result<Vec<Message>> {
         let (to, excluded) = (to.as_str(), to_json(&chosen.excluded));
         let (least, most) = chosen.failed_handovers;
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where to_peer = ?1 and waits = 1 and handover_id is null
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
                 and (held_until is null or held_until <= ?3)
                 and from_peer not in (select value from json_each(?5))
                 and failed_handovers between ?6 and ?7
-            order by id limit ?4"; to, all, self.tx.now, limit, excluded, least, most)))
+            order by id limit ?4"; to, all, self.tx.now, limit, excluded, least, most))
     }
 
     /// Messages that hooks gave to their receiver by `before` and whose receipt is not confirmed,
     /// in order.
     #[boxed]
     pub async fn given(&mut self, to: &PeerId, before: Timestamp) -> Result<Vec<Message>> {
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where to_peer = ? and waits = 1 and state = 'offered'
                 and given_by is not null and handover_id is null
                 and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
-            order by id"; to, before)))
+            order by id"; to, before))
     }
 
     /// Messages that the hook which was called at `at` gave to their receiver, and whose receipt is
     /// not confirmed, in order.
     #[boxed]
     pub async fn given_at(&mut self, to: &PeerId, at: Timestamp) -> Result<Vec<Message>> {
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where to_peer = ? and waits = 1 and state = 'offered'
                 and exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at = ?)
-            order by id"; to, at)))
+            order by id"; to, at))
     }
 
     /// Those of `ids` that begin no turn by themselves.
     #[boxed]
     pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>> {
         let ids = to_json(ids);
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select message_id as "id!: MessageId" from message
             where no_wake = 1 and message_id in (select value from json_each(?))"#; ids))
     }
@@ -213,7 +217,7 @@ impl InboxWrites<'_> {
     /// its lease has settled the delivery.
     #[boxed]
     pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from message
                 where to_peer = ? and begins_turn = 1 and state = 'offered' and leased_until > ?) as "is!: bool""#;
             to, self.tx.now))
@@ -224,11 +228,10 @@ impl InboxWrites<'_> {
     #[boxed]
     pub async fn take_back(&mut self, to: &PeerId, calls: &[String]) -> Result<Vec<Message>> {
         let (to, calls) = (to.as_str(), to_json(calls));
-        let rows = messages!(select_all, self.tx,
+        let messages: Vec<Message> = messages!(all(), self.tx.direct,
             "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
                 and substr(given_by, 1, 3) <> 'ag_'
             order by id"; to, calls);
-        let messages = messages_of(rows);
         let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
         let ids = to_json(&ids);
         let done = change!(self.tx,
@@ -241,13 +244,12 @@ impl InboxWrites<'_> {
     /// Waiting messages of an inbox, in order, at most `limit`, with empty texts.
     #[boxed]
     pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>> {
-        Ok(messages_of(select_all!(
+        Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and waits = 1
-            order by id limit ?"#,
-            RawMessage, self.tx; to, limit)))
+            order by id limit ?"#; to, limit))
     }
 
     /// Messages of an inbox from before `before` that nobody took and that have no lease, at most
@@ -260,7 +262,7 @@ impl InboxWrites<'_> {
         limit: u32,
     ) -> Result<Vec<MessageId>> {
         let (to, now) = (to.as_str(), self.tx.now());
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select message_id as "id!: MessageId" from message
             where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
                 and coalesce(leased_until, 0) <= ?
@@ -272,7 +274,7 @@ impl InboxReads<'_> {
     /// Whether a peer has messages that were not given to it, or whose receipt is not confirmed.
     #[boxed]
     pub async fn has_mail(&self, peer: &PeerId, now: Timestamp) -> Result<bool> {
-        Ok(read_value!(self.store,
+        Ok(value!(self.store.near(),
             r#"select exists (select 1 from message
                 where to_peer = ? and waits = 1 and handover_id is null
                     and (state <> 'injected' or leased_until = 0)
@@ -287,7 +289,7 @@ impl InboxReads<'_> {
         from: &PeerId,
         since: Timestamp,
     ) -> Result<i64> {
-        Ok(read_value!(self.store,
+        Ok(value!(self.store.near(),
             r#"select count(distinct given_by) as "count!: i64" from message
             where to_peer = ? and wakes = 1 and at >= ? and from_peer = ?"#; peer, since, from))
     }
@@ -297,7 +299,7 @@ impl InboxReads<'_> {
     #[boxed]
     pub async fn stranded(&self, limit: u32) -> Result<Vec<StrandedInbox>> {
         // One seek for each non-empty inbox, independent of its number of messages.
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"with recursive inbox(peer) as (
                 select min(to_peer) from message where waits = 1
                 union all
@@ -311,8 +313,7 @@ impl InboxReads<'_> {
             where inbox.peer is not null and (p.peer_id is null or (
                 exists (select 1 from agent a where a.session_key = p.owner)
                 and not exists (select 1 from agent a where a.session_key = p.owner and a.ended_at is null)
-            )) limit ?"#,
-            StrandedInbox, self.store; limit))
+            )) limit ?"#; limit))
     }
 
     /// Waiting messages of an inbox after the sequence number `after`, including leased ones.
@@ -324,10 +325,9 @@ impl InboxReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<MessageRow>> {
         let limit = size.limit();
-        let rows = messages!(pool_page, self.store,
+        Ok(messages!(page(size, row_bytes), self.store.pool(),
             "where to_peer = ? and id > ? and waits = 1
-            order by id limit ?"; to, after, limit);
-        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
+            order by id limit ?"; to, after, limit))
     }
 
     /// Messages that wait to become turns of a hosted agent, in order, at most `limit`.
@@ -338,42 +338,26 @@ impl InboxReads<'_> {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<AgentMail>> {
-        let rows = read_all!(
+        let mut mail: Vec<AgentMail> = query!(all(),
             r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
                 coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
                 m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
                 m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
                 m.turn as "turn: u32", r.mode as "mode?: RunMode"
-            from message m left join assignment r on r.message_id = m.message_id "#,
-            RawMail, self.store,
+            from message m left join assignment r on r.message_id = m.message_id "#, self.store.near(),
             "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
                 and (m.held_until is null or m.held_until <= ?2)
             order by m.id limit ?3"; peer, now, limit);
-        let mail = rows.into_iter().map(|row| AgentMail {
-            message: Message {
-                id: row.message_id,
-                kind: row.kind,
-                from_peer: row.from_peer,
-                to_peer: peer.clone(),
-                text: row.text,
-                correlation_id: row.correlation_id,
-                timestamp: row.at,
-                state: row.state,
-                provenance: row
-                    .source_tool
-                    .zip(row.run_id)
-                    .map(|(tool, run)| Provenance::inter_session(row.source_session, tool, run)),
-            },
-            mode: row.mode,
-            turn: row.turn,
-        });
-        Ok(mail.collect())
+        for mail in &mut mail {
+            mail.message.to_peer.clone_from(peer);
+        }
+        Ok(mail)
     }
 
     /// When the next message that is held for a waiting call becomes mail of a peer.
     #[boxed]
     pub async fn next_held_mail(&self, peer: &PeerId) -> Result<Option<Timestamp>> {
-        Ok(read_value!(self.store,
+        Ok(value!(self.store.near(),
             r#"select min(held_until) as "next: Timestamp" from message
             where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#;
             peer))
@@ -382,7 +366,7 @@ impl InboxReads<'_> {
     /// The number of waiting messages that have not been injected into a peer's context.
     #[boxed]
     pub async fn count_mail(&self, peer: &PeerId) -> Result<u64> {
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#;
             peer).cast_unsigned())
     }
@@ -390,7 +374,7 @@ impl InboxReads<'_> {
     /// Inboxes with messages from before `before` that nobody took, at most 500.
     #[boxed]
     pub async fn with_old_messages(&self, before: Timestamp) -> Result<Vec<PeerId>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             r#"select distinct to_peer as "peer!: PeerId" from message
             where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
             limit ?"#; before, limits::SWEPT_ROWS_PER_JOB))
@@ -400,13 +384,12 @@ impl InboxReads<'_> {
 direct_row!(HandoverRow { handover_id, peer_id, session_id, via, joins_turn, is_held, record, at });
 
 macro_rules! handovers {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select handover_id as "handover_id!: HandoverId", peer_id as "peer_id!: PeerId", session_id,
                 via as "via: HandoverWay", joins_turn as "joins_turn: bool", is_held as "is_held: bool", record,
                 at as "at: Timestamp"
             from handover "#,
-            HandoverRow,
             $($rest)*
         )
     };
@@ -429,18 +412,18 @@ impl HandoverWrites<'_> {
 
     #[boxed]
     pub async fn get(&mut self, id: &HandoverId) -> Result<Option<HandoverRow>> {
-        Ok(handovers!(select_one, self.tx, "where handover_id = ?"; id))
+        Ok(handovers!(one(), self.tx.direct, "where handover_id = ?"; id))
     }
 
     #[boxed]
     pub async fn of_peer(&mut self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
-        Ok(handovers!(select_all, self.tx, "where peer_id = ? order by handover_id"; peer))
+        Ok(handovers!(all(), self.tx.direct, "where peer_id = ? order by handover_id"; peer))
     }
 
     /// Messages of a hand-over whose receipt the client has not shown, in order.
     #[boxed]
     pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>> {
-        Ok(messages_of(messages!(select_all, self.tx, "where handover_id = ? order by id"; id)))
+        Ok(messages!(all(), self.tx.direct, "where handover_id = ? order by id"; id))
     }
 
     /// Records that the client keeps a text for its person.
@@ -481,16 +464,16 @@ impl HandoverWrites<'_> {
 impl HandoverReads<'_> {
     #[boxed]
     pub async fn all(&self) -> Result<Vec<HandoverRow>> {
-        Ok(handovers!(read_all, self.store, "order by handover_id"))
+        Ok(handovers!(all(), self.store.near(), "order by handover_id"))
     }
 
     #[boxed]
     pub async fn of_peer(&self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
-        Ok(handovers!(read_all, self.store, "where peer_id = ? order by handover_id"; peer))
+        Ok(handovers!(all(), self.store.near(), "where peer_id = ? order by handover_id"; peer))
     }
 
     #[boxed]
     pub async fn messages(&self, id: &HandoverId) -> Result<Vec<Message>> {
-        Ok(messages_of(messages!(read_all, self.store, "where handover_id = ? order by id"; id)))
+        Ok(messages!(all(), self.store.near(), "where handover_id = ? order by id"; id))
     }
 }

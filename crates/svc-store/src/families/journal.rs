@@ -6,98 +6,77 @@ use svc_model::{
         Domain, Ghap, GhapEnd, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
         Strategy, Tier,
     },
+    json_bytes,
 };
 
 use super::{GhapReads, GhapWrites};
 use crate::{
-    LessonKind, PageSize, Result, RowPage, StoreError, boxed,
-    columns::non_empty,
-    read_query::{ReaderConnection, read_page},
-    statement::{
-        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, pool_values, row_of,
-        rows_of, select_one, select_values,
-    },
+    LessonKind, PageSize, Result, RowPage, boxed,
+    columns::{Columns, DirectRow, Fault},
+    readers::Rows as _,
+    statement::{change, changed, column, direct_row, query},
 };
 
 direct_row!(Iteration { iteration, hypothesis, action, prediction, at });
 
-direct_row! {
-    struct RawGhap {
-        ghap_id: String,
-        session_id: String,
-        project: String,
-        domain: Domain,
-        strategy: Strategy,
-        goal: String,
-        hypothesis: String,
-        action: String,
-        prediction: String,
-        probability: Option<f64>,
-        iteration_count: i64,
-        status: GhapStatus,
-        result: Option<String>,
-        surprise: Option<String>,
-        root_cause_category: Option<RootCauseCategory>,
-        root_cause: Option<String>,
-        what_worked: Option<String>,
-        takeaway: Option<String>,
-        tier: Option<Tier>,
-        outcome_id: Option<String>,
-        confirmed_again: i64,
-        created_at: Timestamp,
-        updated_at: Timestamp,
-        resolved_at: Option<Timestamp>,
-    }
-}
-
-impl TryFrom<RawGhap> for Ghap {
-    type Error = StoreError;
-
-    fn try_from(raw: RawGhap) -> Result<Self> {
-        let end = end(&raw)?;
+impl DirectRow for Ghap {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let id = columns.next("ghap_id")?;
+        let session_id = columns.next("session_id")?;
+        let project = columns.non_empty("project")?;
+        let (domain, strategy) = (columns.next("domain")?, columns.next("strategy")?);
+        let (goal, hypothesis) = (columns.next("goal")?, columns.next("hypothesis")?);
+        let (action, prediction) = (columns.next("action")?, columns.next("prediction")?);
+        let probability = columns.next("probability")?;
+        let iteration_count = columns.next("iteration_count")?;
+        let status = columns.next("status")?;
+        let (result, surprise) = (columns.next("result")?, columns.next("surprise")?);
+        let category: Option<RootCauseCategory> = columns.next("root_cause_category")?;
+        let cause: Option<String> = columns.next("root_cause")?;
+        let what_worked: Option<String> = columns.next("what_worked")?;
+        let takeaway = columns.next("takeaway")?;
+        let tier: Option<Tier> = columns.next("tier")?;
+        let outcome_id = columns.next("outcome_id")?;
+        let confirmed_again = columns.next("confirmed_again")?;
+        let (created_at, updated_at) = (columns.next("created_at")?, columns.next("updated_at")?);
+        let resolved_at: Option<Timestamp> = columns.next("resolved_at")?;
+        let root_cause = category.zip(cause);
+        let end = |(tier, at)| GhapEnd {
+            result,
+            surprise,
+            root_cause: root_cause
+                .map(|(category, description)| RootCause { category, description }),
+            lesson: what_worked.map(|what_worked| Lesson { what_worked, takeaway }),
+            tier,
+            outcome_id,
+            at,
+        };
+        // A resolved record must have a tier and a time; an active one must have neither.
+        let end = match (status, tier.zip(resolved_at)) {
+            (GhapStatus::Active, None) if tier.is_none() && resolved_at.is_none() => None,
+            (GhapStatus::Active, _) => return Err("it is active and has ended".into()),
+            (_, None) => return Err("it has ended, without a tier or a time".into()),
+            (_, ended) => ended.map(end).map(Box::new),
+        };
         Ok(Self {
-            id: raw.ghap_id.into(),
-            session_id: raw.session_id,
-            project: non_empty(raw.project),
-            domain: raw.domain,
-            strategy: raw.strategy,
-            goal: raw.goal,
-            hypothesis: raw.hypothesis,
-            action: raw.action,
-            prediction: raw.prediction,
-            probability: raw.probability,
-            iteration_count: raw.iteration_count,
-            status: raw.status,
+            id,
+            session_id,
+            project,
+            domain,
+            strategy,
+            goal,
+            hypothesis,
+            action,
+            prediction,
+            probability,
+            iteration_count,
+            status,
             end,
-            confirmed_again: raw.confirmed_again,
-            created_at: raw.created_at,
-            updated_at: raw.updated_at,
+            confirmed_again,
+            created_at,
+            updated_at,
         })
     }
-}
-
-/// How a record ended. A resolved record must have a tier and a time; an active one must have
-/// neither.
-fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>> {
-    let bad = |why| StoredRow { table: "ghap", id: &raw.ghap_id }.bad(why);
-    if raw.status == GhapStatus::Active {
-        let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
-        return if is_clean { Ok(None) } else { Err(bad("it is active and has ended")) };
-    }
-    let (Some(tier), Some(at)) = (raw.tier, raw.resolved_at) else {
-        return Err(bad("it has ended, without a tier or a time"));
-    };
-    let root_cause = raw.root_cause_category.zip(raw.root_cause.clone());
-    let takeaway = raw.takeaway.clone();
-    Ok(Some(Box::new(GhapEnd {
-        result: raw.result.clone(),
-        surprise: raw.surprise.clone(),
-        root_cause: root_cause.map(|(category, description)| RootCause { category, description }),
-        lesson: raw.what_worked.clone().map(|what_worked| Lesson { what_worked, takeaway }),
-        tier,
-        outcome_id: raw.outcome_id.clone().map(OutcomeId::from),
-        at,
-    })))
 }
 
 struct EndColumns<'a> {
@@ -131,8 +110,8 @@ impl<'a> From<&'a Ghap> for EndColumns<'a> {
 }
 
 macro_rules! ghaps {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select g.ghap_id as "ghap_id!", g.session_id, g.project, g.domain as "domain: Domain",
                 g.strategy as "strategy: Strategy", g.goal, g.hypothesis, g.action, g.prediction, g.probability,
                 g.iteration_count, g.status as "status: GhapStatus", g.result, g.surprise,
@@ -140,15 +119,14 @@ macro_rules! ghaps {
                 g.takeaway, g.tier as "tier: Tier", g.outcome_id, g.confirmed_again,
                 g.created_at as "created_at: Timestamp", g.updated_at as "updated_at: Timestamp", g.resolved_at as "resolved_at: Timestamp"
             from ghap g "#,
-            RawGhap,
             $($rest)*
         )
     };
 }
 
 /// Records by their row ids (a JSON array), in any order.
-pub(super) async fn ghaps_at(conn: &mut ReaderConnection, rows: &str) -> Result<Vec<Ghap>> {
-    rows_of(ghaps!(pool_all, conn, "where g.id in (select value from json_each(?))"; rows))
+pub(super) async fn ghaps_at(store: &crate::Store, rows: &str) -> Result<Vec<Ghap>> {
+    Ok(ghaps!(all(), store.pool(), "where g.id in (select value from json_each(?))"; rows))
 }
 
 impl GhapWrites<'_> {
@@ -205,31 +183,31 @@ impl GhapWrites<'_> {
 
     #[boxed]
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>> {
-        Ok(select_values!(self.tx, "select note from ghap_note where ghap_id = ? order by id"; id))
+        Ok(column!(self.tx.direct, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
     #[boxed]
     pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>> {
-        row_of(ghaps!(select_one, self.tx,
+        Ok(ghaps!(one(), self.tx.direct,
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
     #[boxed]
     pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>> {
-        row_of(ghaps!(select_one, self.tx, "where g.ghap_id = ?"; id))
+        Ok(ghaps!(one(), self.tx.direct, "where g.ghap_id = ?"; id))
     }
 }
 
 impl GhapReads<'_> {
     #[boxed]
     pub async fn active(&self, session_id: &str) -> Result<Option<Ghap>> {
-        row_of(ghaps!(pool_one, self.store,
+        Ok(ghaps!(one(), self.store.pool(),
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
     #[boxed]
     pub async fn get(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
-        row_of(ghaps!(pool_one, self.store,
+        Ok(ghaps!(one(), self.store.pool(),
             "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
             id, reader.key(), reader.project()))
     }
@@ -243,7 +221,7 @@ impl GhapReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Ghap>> {
-        rows_of(ghaps!(pool_all, self.store,
+        Ok(ghaps!(all(), self.store.pool(),
             "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
                 and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             order by g.status = 'active' desc, g.id desc limit ?2";
@@ -263,7 +241,7 @@ impl GhapReads<'_> {
         // Each condition has an index in the order of the list.
         macro_rules! page {
             ($first:literal) => {
-                ghaps!(pool_page, self.store,
+                ghaps!(page(size, json_bytes), self.store.pool(),
                     $first + "and (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
@@ -274,7 +252,7 @@ impl GhapReads<'_> {
                     before, limit, reader.key(), reader.project())
             };
         }
-        let rows = if filter.session_id.is_some() {
+        Ok(if filter.session_id.is_some() {
             page!("where g.session_id = ?4 ")
         } else if filter.status == Some(GhapStatus::Active) {
             page!("where g.status = 'active' ")
@@ -282,8 +260,7 @@ impl GhapReads<'_> {
             page!("where g.project = ?3 ")
         } else {
             page!("where true ")
-        };
-        read_page(rows, size, Ghap::try_from, |ghap| ghap).await
+        })
     }
 
     /// Active records of a project whose session has ended or was last seen before `stale`, without
@@ -295,7 +272,7 @@ impl GhapReads<'_> {
         session_id: &str,
         stale: Timestamp,
     ) -> Result<Vec<Ghap>> {
-        rows_of(ghaps!(pool_all, self.store,
+        Ok(ghaps!(all(), self.store.pool(),
             "join session s on s.session_id = g.session_id
             where g.status = 'active' and g.project = ?1 and g.session_id <> ?2
                 and (s.ended_at is not null or s.last_seen_at < ?3)
@@ -305,20 +282,21 @@ impl GhapReads<'_> {
     /// The former versions of a record, in order.
     #[boxed]
     pub async fn iterations(&self, id: &GhapId) -> Result<Vec<Iteration>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
-            where ghap_id = ? order by iteration"#,
-            Iteration, self.store; id))
+            where ghap_id = ? order by iteration"#; id))
     }
 
     #[boxed]
     pub async fn notes(&self, id: &GhapId) -> Result<Vec<String>> {
-        Ok(pool_values!(self.store, "select note from ghap_note where ghap_id = ? order by id"; id))
+        Ok(
+            column!(self.store.pool(), "select note from ghap_note where ghap_id = ? order by id"; id),
+        )
     }
 
     #[boxed]
     pub async fn latest_resolved(&self, reader: &Reader, limit: u32) -> Result<Vec<Ghap>> {
-        rows_of(ghaps!(pool_all, self.store,
+        Ok(ghaps!(all(), self.store.pool(),
             "where g.status <> 'active'
                 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
             order by g.id desc limit ?1"; limit, reader.key(), reader.project()))
@@ -337,7 +315,7 @@ impl GhapReads<'_> {
         limit: u32,
     ) -> Result<Vec<Ghap>> {
         let failed = kind == LessonKind::Falsified;
-        rows_of(ghaps!(pool_all, self.store,
+        Ok(ghaps!(all(), self.store.pool(),
             "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
                 and (?6 is null or g.project = ?7 or g.session_id in (select session_id from session where reader_key = ?6))
@@ -368,7 +346,8 @@ mod tests {
         ] {
             run(&at, &format!("update ghap set {half}")).await;
             let refused = at.store.ghaps().get(&Reader::All, &id).await;
-            let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
+            let is_refused =
+                matches!(refused, Err(crate::StoreError::BadRow { table: "Ghap", .. }));
             assert!(is_refused, "{half}: {refused:?}");
             run(&at, &format!("update ghap set {whole}")).await;
             assert!(at.store.ghaps().get(&Reader::All, &id).await.unwrap().is_some(), "{whole}");

@@ -9,10 +9,8 @@ use svc_sys::machine::{self, ThisMachine};
 use super::{MachineReads, MachineWrites, SettingReads, SettingWrites};
 use crate::{
     AwayMachine, NewDaemon, Result, boxed,
-    statement::{
-        change, direct_row, find_value, pool_all, pool_find_value, select_fields, select_value,
-        select_values,
-    },
+    readers::Rows as _,
+    statement::{change, column, direct_row, fields, find_value, query, value},
     upkeep::MoveMark,
 };
 
@@ -23,14 +21,14 @@ impl MachineWrites<'_> {
     pub(crate) async fn enter(&mut self, this: &ThisMachine) -> Result<()> {
         let Machine { machine_id, name } = &this.machine;
         let host = &this.host;
-        let is_known = select_value!(self.tx,
+        let is_known = value!(self.tx.direct,
             r#"select exists (select 1 from machine where machine_id = ? and name = ? and host = ?)
                 as "is_known!: bool""#; machine_id, name, host);
         if is_known {
             return Ok(());
         }
-        let is_first = select_value!(
-            self.tx,
+        let is_first = value!(
+            self.tx.direct,
             r#"select not exists (select 1 from machine) as "is_first!: bool""#
         );
         change!(self.tx,
@@ -76,7 +74,7 @@ impl MachineWrites<'_> {
     #[boxed]
     pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>> {
         let machine = &self.tx.machine;
-        let lost = select_values!(self.tx,
+        let lost = column!(self.tx.direct,
             r#"delete from daemon where machine_id = ? returning daemon_id as "daemon_id!""#;
             machine);
         let (boot, lease) = (machine::boot(), lease());
@@ -124,22 +122,21 @@ impl MachineReads<'_> {
     /// The daemons that did not record their end, as daemon `own` sees them.
     #[boxed]
     pub async fn daemons(&self, own: &str) -> Result<Vec<DaemonView>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select d.daemon_id, m.name, d.machine_id as "machine!: MachineId", d.address, d.version,
                 d.lease_until as "lease_until!: Timestamp",
                 (select count(*) from agent a where a.machine_id = d.machine_id and a.ended_at is null)
                     as "agents!: i64",
                 d.daemon_id = ? as "is_self!: bool"
-            from daemon d join machine m on m.machine_id = d.machine_id order by d.started_at, d.daemon_id"#,
-            DaemonView, self.store; own))
+            from daemon d join machine m on m.machine_id = d.machine_id order by d.started_at, d.daemon_id"#; own))
     }
 
     #[boxed]
     pub async fn all(&self) -> Result<Vec<Machine>> {
-        Ok(pool_all!(
-            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#,
-            Machine,
-            self.store
+        Ok(query!(
+            all(),
+            self.store.pool(),
+            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#
         ))
     }
 
@@ -147,7 +144,7 @@ impl MachineReads<'_> {
     #[boxed]
     pub async fn away(&self) -> Result<Vec<AwayMachine>> {
         let (own, lease) = (self.store.machine_id(), lease());
-        let rows = select_fields!(pool_all, self.store,
+        let rows = fields!(all(), self.store.pool(),
             { machine_id: MachineId, name: String, now: Timestamp, since: Timestamp },
             r#"select m.machine_id as "machine_id!: MachineId", m.name, clock.at as "now!: Timestamp",
                 coalesce((select max(d.lease_until) - ?1 from daemon d where d.machine_id = m.machine_id), m.last_seen)
@@ -175,12 +172,12 @@ impl SettingWrites<'_> {
     pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
         change!(self.tx,
             "insert into secret (name, value) values (?, ?) on conflict do nothing"; name, fresh);
-        Ok(select_value!(self.tx, "select value from secret where name = ?"; name))
+        Ok(value!(self.tx.direct, "select value from secret where name = ?"; name))
     }
 
     #[boxed]
     pub async fn get(&mut self, name: &str) -> Result<Option<String>> {
-        Ok(find_value!(self.tx, "select value from setting where name = ?"; name))
+        Ok(find_value!(self.tx.direct, "select value from setting where name = ?"; name))
     }
 
     #[boxed]
@@ -195,7 +192,7 @@ impl SettingWrites<'_> {
 impl SettingReads<'_> {
     #[boxed]
     pub async fn get(&self, name: &str) -> Result<Option<String>> {
-        Ok(pool_find_value!(self.store, "select value from setting where name = ?"; name))
+        Ok(find_value!(self.store.pool(), "select value from setting where name = ?"; name))
     }
 
     /// The database to which this history was moved, or to which an unfinished move moves it.

@@ -6,7 +6,7 @@
 
 use std::{path::Path, time::Duration};
 
-use futures_util::{TryStreamExt as _, future::BoxFuture};
+use futures_util::future::BoxFuture;
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
@@ -14,9 +14,12 @@ use super::{Sweeps, Upkeep, UpkeepWrites, streams::RETIRED};
 use crate::{
     Result, ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome, boxed,
     columns::to_json,
-    read_query::Readers,
-    sqlite::file::{SHRINK, writer_options},
-    statement::{bind, change, pool_value, pool_values, select_fields, select_value},
+    readers::{Readers, Rows as _},
+    sqlite::{
+        direct_connection::number,
+        file::{SHRINK, writer_options},
+    },
+    statement::{bind, change, column, query, value},
     tx::WriteTx,
 };
 
@@ -54,8 +57,8 @@ impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
     #[boxed]
     pub async fn rows_kept_by_all(&self) -> Result<u64> {
-        let rows = pool_value!(
-            self.store,
+        let rows = value!(
+            self.store.pool(),
             r#"select
                 (select count(*) from mcp_session where closed_at is null)
                 + (select count(*) from mcp_subscription)
@@ -80,7 +83,7 @@ impl Upkeep<'_> {
         let mut is_done = true;
         for index in TEXT_INDEXES {
             let mut rounds = 0..limits::INDEX_MERGES;
-            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&file.pool).await?
+            while file.rows.read(move |conn| number(conn, index.pieces)).await?
                 >= limits::INDEX_SEGMENTS
             {
                 if rounds.next().is_none() {
@@ -100,12 +103,10 @@ impl Upkeep<'_> {
     pub async fn size(&self) -> Result<StoreSize> {
         let file = match &self.store.readers {
             Readers::Sqlite(file) => file,
-            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => return readers.size().await,
         };
-        let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
-            .fetch_one(&file.pool)
-            .await?;
+        let version = "select max(version) from _sqlx_migrations";
+        let schema = file.rows.read_here(|conn| number(conn, version))?;
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.store.path().as_os_str().to_owned();
         wal.push("-wal");
@@ -117,7 +118,6 @@ impl Upkeep<'_> {
     pub async fn server(&self) -> Result<Option<ServerReport>> {
         match &self.store.readers {
             Readers::Sqlite(_) => Ok(None),
-            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => readers.report().await.map(Some),
         }
     }
@@ -125,29 +125,27 @@ impl Upkeep<'_> {
     #[boxed]
     pub async fn used_bytes(&self) -> Result<u64> {
         let Some(file) = self.store.readers.file() else { return Ok(self.size().await?.database) };
-        let mut conn = file.pool.acquire().await?;
-        let mut read = async |pragma: &'static str| {
-            sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
-        };
-        let pages = read("pragma page_count").await? - read("pragma freelist_count").await?;
-        let size = read("pragma page_size").await?;
-        Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
+        let used = file.rows.read_here(|conn| {
+            let read = |pragma| number(conn, pragma);
+            let pages = read("pragma page_count")? - read("pragma freelist_count")?;
+            Ok(pages.saturating_mul(read("pragma page_size")?))
+        });
+        Ok(u64::try_from(used?).unwrap_or(0))
     }
 
     /// The newest measurement of the size at or before `until`.
     #[boxed]
     pub async fn size_at(&self, until: Timestamp) -> Result<Option<SizeSample>> {
-        let row = select_fields!(pool_one, self.store, { at: Timestamp, used_bytes: i64 },
+        let row: Option<(Timestamp, i64)> = query!(one(), self.store.pool(),
             r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#;
             until);
-        Ok(row
-            .map(|row| SizeSample { at: row.at, used: u64::try_from(row.used_bytes).unwrap_or(0) }))
+        Ok(row.map(|(at, used)| SizeSample { at, used: u64::try_from(used).unwrap_or(0) }))
     }
 
     /// When the size was first measured, of the measurements that are kept.
     #[boxed]
     pub async fn first_size(&self) -> Result<Option<Timestamp>> {
-        Ok(pool_value!(self.store, r#"select min(at) as "at: Timestamp" from store_size"#))
+        Ok(value!(self.store.pool(), r#"select min(at) as "at: Timestamp" from store_size"#))
     }
 
     /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
@@ -155,22 +153,8 @@ impl Upkeep<'_> {
     #[boxed]
     pub async fn release_memory(&self) -> Result<()> {
         let Some(file) = self.store.readers.file() else { return Ok(()) };
-        for pool in [&file.pool, &file.pages] {
-            // Takes all connections before it returns any: the pool would hand out a returned one
-            // again.
-            let mut idle = Vec::new();
-            while let Some(conn) = pool.try_acquire() {
-                idle.push(conn);
-            }
-            for conn in idle.split_off(idle.len().min(1)) {
-                conn.close().await?;
-            }
-            for conn in &mut idle {
-                sqlx::query(SHRINK).execute(&mut **conn).await?;
-            }
-        }
+        file.rows.release_memory()?;
         file.frames.release_memory()?;
-        file.few_rows.release_memory()?;
         self.store.write(job!(|tx| tx.direct.change(SHRINK, &[]).await)).await?;
         Ok(())
     }
@@ -250,25 +234,18 @@ impl Upkeep<'_> {
 
     async fn retired(self) -> Result<Vec<i64>> {
         let beyond = format!("{RETIRED}\x7f");
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             r#"select id as "id!: i64" from stream where name >= ?1 and name < ?2"#; RETIRED, beyond))
     }
 
     /// Seq of the last event of a stream that one step removes; `None` if the stream has no event.
     async fn end_of_step(self, stream: i64) -> Result<Option<i64>> {
         let limit = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX);
-        let mut rows = select_fields!(pool_stream, self.store, { seq: i64, bytes: i64 },
+        let page = query!(rows(trim_step(limits::TRIM_BYTES)), self.store.pool(),
             r#"select seq as "seq!",
                 octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
             from event where stream_id = ?1 order by seq limit ?2"#; stream, limit);
-        let (mut last, mut taken) = (None, 0);
-        while taken < limits::TRIM_BYTES
-            && let Some(row) = rows.try_next().await?
-        {
-            last = Some(row.seq);
-            taken += limits::EVENT_ROW_BYTES + u64::try_from(row.bytes).unwrap_or(0);
-        }
-        Ok(last)
+        Ok(page.rows.last().map(|(seq, _)| *seq))
     }
 
     /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
@@ -277,22 +254,26 @@ impl Upkeep<'_> {
         // One row more than a step removes shows whether there are more. The query needs a limit
         // because a server sends all rows.
         let rows = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX).saturating_add(1);
-        let mut rows = select_fields!(pool_stream, self.store, { position: i64, bytes: i64 },
+        let page = query!(rows(trim_step(bytes)), self.store.pool(),
             r#"select position as "position!",
                 octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
             from event
             where position <= ?1
                 and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)
             order by position limit ?2"#; until, rows);
-        let (mut positions, mut taken) = (Vec::new(), 0);
-        while let Some(row) = rows.try_next().await? {
-            if taken >= bytes || positions.len() >= limits::TRIM_BATCH {
-                return Ok((positions, true));
-            }
-            positions.push(row.position);
-            taken += limits::EVENT_ROW_BYTES + u64::try_from(row.bytes).unwrap_or(0);
-        }
-        Ok((positions, false))
+        Ok((page.rows.into_iter().map(|(position, _)| position).collect(), page.more))
+    }
+}
+
+/// Tells of one event after the other whether one step removes no more, at about `bytes`: each as
+/// its position or seq, and the bytes of its texts.
+fn trim_step(bytes: u64) -> impl FnMut(&(i64, i64)) -> bool {
+    let (mut rows, mut taken) = (0, 0);
+    move |(_, texts)| {
+        let is_full = taken >= bytes || rows >= limits::TRIM_BATCH;
+        rows += 1;
+        taken += limits::EVENT_ROW_BYTES + u64::try_from(*texts).unwrap_or(0);
+        is_full
     }
 }
 
@@ -308,7 +289,7 @@ impl UpkeepWrites<'_> {
             Principal::Session(key) => Some(key.to_string()),
         };
         let most = i64::try_from(bound).unwrap_or(i64::MAX).saturating_add(1);
-        let used = select_value!(self.tx,
+        let used = value!(self.tx.direct,
             r#"select coalesce((select messages from message_use where holder = ?1), 0) + (select count(*) from (
                 select 1 from mcp_session where principal = ?2 and closed_at is null
                 union all
@@ -418,14 +399,14 @@ impl Sweeps<'_> {
     }
 
     async fn silent_sessions_with_seen(self, before: Timestamp) -> Result<Vec<String>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             "select session_id from session
             where last_seen_at < ? and exists (select 1 from seen where seen.session_id = session.session_id)
             limit ?"; before, limits::SWEPT_ROWS_PER_JOB))
     }
 
     async fn closed_mcp_sessions_with_subscriptions(self) -> Result<Vec<String>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             "select distinct session_id from mcp_subscription join mcp_session using (session_id)
             where closed_at is not null limit ?"; limits::SWEPT_ROWS_PER_JOB))
     }
@@ -454,16 +435,11 @@ mod tests {
             put(&at, ghap).await;
         }
         let found = async || {
-            let mut index = at.store.search().index().await.unwrap();
+            let index = at.store.search();
             let filter = SearchFilter::default();
             index.postings(&Reader::All, &["token", "word7"], &filter).await.unwrap()
         };
-        let pieces = async |index: &TextIndex| -> i64 {
-            sqlx::query_scalar(index.pieces)
-                .fetch_one(&at.store.readers.file().unwrap().pool)
-                .await
-                .unwrap()
-        };
+        let pieces = async |index: &TextIndex| -> i64 { at.column(index.pieces)[0] };
         let before = found().await;
         assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));
         assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_SEGMENTS);
@@ -478,7 +454,7 @@ mod tests {
     const BEFORE: Timestamp = Timestamp::from_millis(500);
 
     async fn count(test: &TestStore, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(&test.store.readers.file().unwrap().pool).await.unwrap()
+        test.column(sql)[0]
     }
 
     /// Runs a sweep; returns the number of jobs and the sweep's result.

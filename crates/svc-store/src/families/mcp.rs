@@ -8,94 +8,66 @@ use super::{McpReads, McpWrites, SourceReads, SourceWrites};
 use crate::{
     CallRow, CallState, McpSessionRow, McpTransport, Result, SourceListRow, SourcePinRow,
     SourceProcessRow, SourceStateRow, boxed,
-    statement::{
-        change, changed, direct_row, pool_all, pool_one, pool_value, select_fields, select_one,
-    },
+    columns::{Columns, DirectRow, Fault},
+    readers::Rows as _,
+    statement::{change, changed, direct_row, query, value},
 };
 
-direct_row! {
-    struct RawMcpSession {
-        session_id: String,
-        principal: String,
-        transport: McpTransport,
-        revision: String,
-        client: Option<String>,
-        capabilities: String,
-        log_level: Option<String>,
-        tools: Option<i64>,
-        client_session: Option<String>,
-        last_seen_at: Timestamp,
+fn principal_of(text: String) -> Option<Principal> {
+    Principal::parse(&text)
+}
+
+fn revision_of(text: String) -> Option<Revision> {
+    Revision::parse(&text)
+}
+
+/// `None` if the revision does not parse: then the session cannot be resumed.
+impl DirectRow for Option<McpSessionRow> {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let session_id = columns.next("session_id")?;
+        let principal = principal_of(columns.next("principal")?);
+        let transport = columns.next("transport")?;
+        let Some(revision) = revision_of(columns.next("revision")?) else { return Ok(None) };
+        Ok(Some(McpSessionRow {
+            session_id,
+            principal,
+            transport,
+            revision,
+            client: columns.next("client")?,
+            capabilities: columns.next("capabilities")?,
+            log_level: columns.next("log_level")?,
+            tools: columns.next("tools")?,
+            client_session: columns.next("client_session")?,
+            last_seen_at: columns.next("last_seen_at")?,
+        }))
     }
 }
 
-impl RawMcpSession {
-    /// `None` if the revision does not parse: then the session cannot be resumed.
-    fn row(self) -> Option<McpSessionRow> {
-        Some(McpSessionRow {
-            revision: Revision::parse(&self.revision)?,
-            session_id: self.session_id.into(),
-            principal: Principal::parse(&self.principal),
-            transport: self.transport,
-            client: self.client,
-            capabilities: self.capabilities,
-            log_level: self.log_level,
-            tools: self.tools,
-            client_session: self.client_session,
-            last_seen_at: self.last_seen_at,
-        })
-    }
-}
-
-direct_row! {
-    struct RawCall {
-        call_id: String,
-        session_id: Option<String>,
-        principal: String,
-        credential: Option<String>,
-        acts_for: Option<String>,
-        revision: String,
-        rpc_id: String,
-        tool: String,
-        params: String,
-        is_task: bool,
-        state: CallState,
-        asks: Option<String>,
-        answers: Option<String>,
-        started_at: Timestamp,
-        updated_at: Timestamp,
-    }
-}
-
-impl From<RawCall> for CallRow {
-    fn from(raw: RawCall) -> Self {
-        Self {
-            call_id: raw.call_id.into(),
-            session_id: raw.session_id.map(McpSessionId::from),
-            principal: Principal::parse(&raw.principal),
-            credential: raw.credential,
-            acts_for: raw.acts_for,
-            revision: Revision::parse(&raw.revision),
-            rpc_id: raw.rpc_id,
-            tool: raw.tool,
-            params: raw.params,
-            is_task: raw.is_task,
-            state: raw.state,
-            asks: raw.asks,
-            answers: raw.answers,
-            started_at: raw.started_at,
-            updated_at: raw.updated_at,
-        }
-    }
-}
+direct_row!(CallRow {
+    call_id,
+    session_id,
+    principal: principal_of,
+    credential,
+    acts_for,
+    revision: revision_of,
+    rpc_id,
+    tool,
+    params,
+    is_task,
+    state,
+    asks,
+    answers,
+    started_at,
+    updated_at,
+});
 
 macro_rules! calls {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select call_id as "call_id!", session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
                 is_task as "is_task: bool", state as "state: CallState", asks, answers,
                 started_at as "started_at: Timestamp", updated_at as "updated_at: Timestamp"
             from mcp_call "#,
-            RawCall,
             $($rest)*
         )
     };
@@ -204,7 +176,7 @@ impl McpWrites<'_> {
 
     #[boxed]
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>> {
-        Ok(calls!(select_one, self.tx, "where call_id = ?"; id).map(CallRow::from))
+        Ok(calls!(one(), self.tx.direct, "where call_id = ?"; id))
     }
 
     #[boxed]
@@ -226,12 +198,11 @@ impl McpWrites<'_> {
 impl McpReads<'_> {
     #[boxed]
     pub async fn session(&self, id: &McpSessionId) -> Result<Option<McpSessionRow>> {
-        let raw = pool_one!(
+        let session: Option<Option<McpSessionRow>> = query!(one(), self.store.pool(),
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
                 capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
-            from mcp_session where session_id = ? and closed_at is null"#,
-            RawMcpSession, self.store; id);
-        Ok(raw.and_then(RawMcpSession::row))
+            from mcp_session where session_id = ? and closed_at is null"#; id);
+        Ok(session.flatten())
     }
 
     /// Whether an agent's session has an open MCP session, its own or one opened with its token,
@@ -239,7 +210,7 @@ impl McpReads<'_> {
     #[boxed]
     pub async fn is_session_open(&self, session: &str, since: Timestamp) -> Result<bool> {
         let principal = Principal::Session(session.into()).to_string();
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select exists (select 1 from mcp_session
                 where closed_at is null and last_seen_at >= ?1
                     and (session_id = ?2 or client_session = ?2 or principal = ?3)) as "open!: bool""#;
@@ -248,24 +219,37 @@ impl McpReads<'_> {
 
     #[boxed]
     pub async fn subscriptions(&self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
-        let rows = select_fields!(pool_all, self.store, { uri: String, stream: String },
-            "select uri, stream from mcp_subscription where session_id = ? order by uri"; id);
-        Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
+        Ok(query!(all(), self.store.pool(),
+            "select uri, stream from mcp_subscription where session_id = ? order by uri"; id))
     }
 
     #[boxed]
     pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>> {
-        Ok(calls!(pool_one, self.store, "where call_id = ?"; id).map(CallRow::from))
+        Ok(calls!(one(), self.store.pool(), "where call_id = ?"; id))
     }
 
     #[boxed]
     pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
-        let raw = calls!(
-            pool_all,
-            self.store,
+        Ok(calls!(
+            all(),
+            self.store.pool(),
             "where state in ('working', 'input_required') order by call_id"
-        );
-        Ok(raw.into_iter().map(CallRow::from).collect())
+        ))
+    }
+}
+
+impl DirectRow for SourcePinRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let list = SourceListRow {
+            name: columns.next("name")?,
+            project: columns.next("project")?,
+            fingerprint: columns.next("basis")?,
+            tools: columns.next("tools")?,
+            resources: columns.next("resources")?,
+            templates: columns.next("templates")?,
+            prompts: columns.next("prompts")?,
+        };
+        Ok(Self { list, told: columns.next("told")? })
     }
 }
 
@@ -338,41 +322,22 @@ impl SourceReads<'_> {
     /// What the servers of this machine listed when they last worked.
     #[boxed]
     pub async fn lists(&self) -> Result<Vec<SourceListRow>> {
-        Ok(pool_all!(
-            "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?",
-            SourceListRow, self.store; self.store.machine_id()))
+        Ok(query!(all(), self.store.pool(),
+            "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?"; self.store.machine_id()))
     }
 
     #[boxed]
     pub async fn pins(&self) -> Result<Vec<SourcePinRow>> {
-        let rows = select_fields!(pool_all, self.store,
-            {
-                name: String, project: String, basis: String, tools: String, resources: String,
-                templates: String, prompts: String, told: String
-            },
+        Ok(query!(all(), self.store.pool(),
             "select name, project, basis, tools, resources, templates, prompts, told from source_pin where machine_id = ?";
-            self.store.machine_id());
-        let pins = rows.into_iter().map(|row| SourcePinRow {
-            list: SourceListRow {
-                name: row.name,
-                project: row.project,
-                fingerprint: row.basis,
-                tools: row.tools,
-                resources: row.resources,
-                templates: row.templates,
-                prompts: row.prompts,
-            },
-            told: row.told,
-        });
-        Ok(pins.collect())
+            self.store.machine_id()))
     }
 
     /// Processes of this machine that were started and whose end was not recorded.
     #[boxed]
     pub async fn processes(&self) -> Result<Vec<SourceProcessRow>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select mark, pid as "pid: u32", started, name, project, instance from source_process
-            where machine_id = ?"#,
-            SourceProcessRow, self.store; self.store.machine_id()))
+            where machine_id = ?"#; self.store.machine_id()))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use svc_model::{
-    Reader, Timestamp,
+    Reader, Timestamp, json_bytes,
     learning::{Memory, MemoryCategory, MemoryId},
     limits,
 };
@@ -11,54 +11,46 @@ use svc_model::{
 use super::{MemoryReads, MemoryWrites};
 use crate::{
     MemoryFilter, PageSize, Result, SoughtTerm, boxed,
-    columns::{from_json, non_empty, to_json},
-    read_query::read_page,
-    statement::{
-        change, direct_row, pool_all, pool_page, pool_value, pool_values, select_fields, select_one,
-    },
+    columns::{Columns, DirectRow, Fault, from_json, to_json},
+    readers::Rows as _,
+    statement::{change, column, query, value},
 };
 
 /// Maximum number of memories with some of the terms to which a filter is applied.
 const FILTERED: usize = 1_000;
 
-direct_row! {
-    struct RawMemory {
-        memory_id: String,
-        project: String,
-        category: MemoryCategory,
-        content: String,
-        importance: f64,
-        tags: String,
-        confirmed_again: i64,
-        created_at: Timestamp,
-        terms: String,
+impl DirectRow for Memory {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        Ok(Self {
+            id: columns.next::<String>("memory_id")?.into(),
+            project: columns.non_empty("project")?,
+            category: columns.next("category")?,
+            content: columns.next("content")?,
+            importance: columns.next("importance")?,
+            // The table accepts any JSON; a person may have written a value that is not a list of
+            // texts.
+            tags: serde_json::from_str(&columns.next::<String>("tags")?).unwrap_or_default(),
+            confirmed_again: columns.next("confirmed_again")?,
+            created_at: columns.next("created_at")?,
+        })
     }
 }
 
-impl From<RawMemory> for Memory {
-    fn from(raw: RawMemory) -> Self {
-        Self {
-            id: raw.memory_id.into(),
-            project: non_empty(raw.project),
-            category: raw.category,
-            content: raw.content,
-            importance: raw.importance,
-            // The table accepts any JSON; a person may have written a value that is not a list of
-            // texts.
-            tags: serde_json::from_str(&raw.tags).unwrap_or_default(),
-            confirmed_again: raw.confirmed_again,
-            created_at: raw.created_at,
-        }
+/// A memory, and its terms.
+struct MemoryWithTerms(Memory, String);
+
+impl DirectRow for MemoryWithTerms {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        Ok(Self(Memory::read(columns)?, columns.next("terms")?))
     }
 }
 
 macro_rules! memories {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select m.memory_id as "memory_id!", m.project, m.category as "category: MemoryCategory", m.content,
                 m.importance, m.tags, m.confirmed_again, m.created_at as "created_at: Timestamp", m.terms
             from memory m "#,
-            RawMemory,
             $($rest)*
         )
     };
@@ -78,12 +70,12 @@ impl MemoryWrites<'_> {
         shared: bool,
     ) -> Result<Option<Memory>> {
         let project = memory.project.as_deref().unwrap_or_default();
-        let known = memories!(select_one, self.tx,
+        let known: Option<Memory> = memories!(one(), self.tx.direct,
             "where m.project = ?1 and m.category = ?2 and m.digest = ?3
                 and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))";
             project, memory.category, digest, shared, session_id);
         if let Some(known) = known {
-            return Ok(Some(known.into()));
+            return Ok(Some(known));
         }
         let id = memory.id.as_str();
         let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
@@ -104,11 +96,10 @@ impl MemoryWrites<'_> {
         reader: &Reader,
         id: &MemoryId,
     ) -> Result<Option<(String, bool)>> {
-        let row = select_fields!(select_one, self.tx, { session_id: String, is_readable: bool },
+        Ok(query!(one(), self.tx.direct,
             r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), false) as "is_readable!: bool"
             from memory m where m.memory_id = ?1"#;
-            id.as_str(), reader.key(), reader.project());
-        Ok(row.map(|row| (row.session_id, row.is_readable)))
+            id.as_str(), reader.key(), reader.project()))
     }
 
     #[boxed]
@@ -136,8 +127,8 @@ fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> 
 impl MemoryReads<'_> {
     #[boxed]
     pub async fn count(&self) -> Result<i64> {
-        Ok(pool_value!(
-            self.store,
+        Ok(value!(
+            self.store.pool(),
             r#"select coalesce(sum(memories), 0) as "count!: i64" from search_scope where name = ''"#
         ))
     }
@@ -146,11 +137,10 @@ impl MemoryReads<'_> {
     /// JSON array.
     #[boxed]
     pub async fn frequencies(&self, terms: &str) -> Result<Vec<(String, i64)>> {
-        let rows = select_fields!(pool_all, self.store, { term: String, memories: i64 },
+        Ok(query!(all(), self.store.pool(),
             r#"select t.term as "term!: String", t.memories as "memories!: i64"
             from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#;
-            terms);
-        Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
+            terms))
     }
 
     /// The readable memories with the highest sums of term weights, the best and latest first, each
@@ -171,19 +161,13 @@ impl MemoryReads<'_> {
         let is_filtered = filter.category.is_some() || filter.min_importance > 0.0;
         ids.truncate(if is_filtered { FILTERED } else { limit as usize });
         let ids = to_json(&ids);
-        let rows = memories!(pool_all, self.store,
+        let rows: Vec<MemoryWithTerms> = memories!(all(), self.store.pool(),
             "join json_each(?1) j on j.value = m.id
             where (?2 is null or m.category = ?2) and m.importance >= ?3
                 and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))
             order by j.key limit ?4";
             ids, filter.category, filter.min_importance, limit, reader.key(), reader.project());
-        Ok(rows
-            .into_iter()
-            .map(|mut raw| {
-                let terms = std::mem::take(&mut raw.terms);
-                (raw.into(), terms)
-            })
-            .collect())
+        Ok(rows.into_iter().map(|MemoryWithTerms(memory, terms)| (memory, terms)).collect())
     }
 
     /// Memories with each of the rarest terms, together at most [`limits::SEARCH_POSTINGS`]; if
@@ -206,7 +190,7 @@ impl MemoryReads<'_> {
             }
         }
         let chosen = to_json(&chosen);
-        let lists = pool_value!(self.store,
+        let lists = value!(self.store.pool(),
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(p.memory_id) from memory_posting p where p.term_id = t.id
             ))) as "lists!: String"
@@ -214,7 +198,7 @@ impl MemoryReads<'_> {
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
         let found: usize = lists.iter().map(|(_, ids)| ids.len()).sum();
         if let Some(term) = frequent.filter(|_| found < limit as usize) {
-            let latest = pool_values!(self.store,
+            let latest = column!(self.store.pool(),
                 r#"select m.id as "id!" from (select id, scope from memory order by id desc limit ?2) m
                 where exists (
                     select 1 from memory_posting p
@@ -237,7 +221,7 @@ impl MemoryReads<'_> {
     ) -> Result<Vec<(String, Vec<i64>)>> {
         let terms: Vec<&str> = terms.iter().map(|term| term.term).collect();
         let terms = to_json(&terms);
-        let lists = pool_value!(self.store,
+        let lists = value!(self.store.pool(),
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(latest.memory_id) from (
                     select memory_id from memory_posting where term_id = t.id and scope_id = c.id
@@ -254,7 +238,7 @@ impl MemoryReads<'_> {
             )"#; terms, key, project, limits::SEARCH_POSTINGS_OF_TERM);
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
         // Memories that the session itself stored for another project.
-        let own = pool_value!(self.store,
+        let own = value!(self.store.pool(),
             r#"select json_group_array(json_array(j.value, json_array(m.id))) as "lists!: String"
             from (
                 select o.id, o.scope from session s cross join memory o on o.session_id = s.session_id
@@ -289,7 +273,7 @@ impl MemoryReads<'_> {
         } else {
             self.count_of(reader, filter).await?
         };
-        let rows = memories!(pool_page, self.store,
+        let page = memories!(page(size, json_bytes), self.store.pool(),
             "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
@@ -298,13 +282,12 @@ impl MemoryReads<'_> {
             order by m.id desc limit ?5 offset ?6";
             filter.category, filter.project, filter.min_importance, tags, limit, offset,
             reader.key(), reader.project());
-        let page = read_page(rows, size, |raw| Ok(Memory::from(raw)), |memory| memory).await?;
         Ok((page.rows, total))
     }
 
     async fn count_readable(self, reader: &Reader) -> Result<i64> {
         let Some(key) = reader.key() else { return self.count().await };
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select (
                 select coalesce(sum(memories), 0) from search_scope where name in (
                     select '*'
@@ -320,7 +303,7 @@ impl MemoryReads<'_> {
     /// The number of memories that the reader may read and that pass the filter.
     async fn count_of(self, reader: &Reader, filter: &MemoryFilter) -> Result<i64> {
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select count(*) as "count!: i64" from memory m
             where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
@@ -341,7 +324,7 @@ impl MemoryReads<'_> {
         least: f64,
         limit: u32,
     ) -> Result<Vec<Memory>> {
-        let rows = memories!(pool_all, self.store,
+        Ok(memories!(all(), self.store.pool(),
             "where m.id in (
                 select id from (
                     select m.id from memory m where m.project = ?1 and m.importance >= ?2
@@ -356,8 +339,7 @@ impl MemoryReads<'_> {
                 )
             )
             order by m.importance desc, m.id desc limit ?3";
-            project, least, limit, reader.key(), reader.project());
-        Ok(rows.into_iter().map(Memory::from).collect())
+            project, least, limit, reader.key(), reader.project()))
     }
 }
 

@@ -4,96 +4,93 @@ use svc_model::{
     Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, PeerId, RunId,
     Timestamp,
     conversation::{Provenance, SourceTool},
+    json_bytes, limits,
 };
 
 use super::{MessageReads, MessageWrites};
 use crate::{
     DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage, boxed,
-    columns::to_json,
-    read_query::read_page,
-    statement::{
-        all_changed, change, direct_row, pool_all, pool_find_value, pool_page, pool_values,
-        read_one, select_all, select_fields, select_one, select_value, select_values,
-    },
+    columns::{Columns, DirectRow, Fault, to_json},
+    readers::Rows as _,
+    statement::{all_changed, change, column, direct_row, find_value, query, value},
 };
 
-direct_row! {
-    pub(super) struct RawMessage {
-        id: i64,
-        message_id: String,
-        kind: MessageType,
-        from_peer: String,
-        to_peer: String,
-        text: String,
-        correlation_id: Option<String>,
-        state: DeliveryState,
-        at: Timestamp,
-        source_tool: Option<SourceTool>,
-        source_session: Option<String>,
-        run_id: Option<String>,
+impl DirectRow for MessageRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let id = columns.next("id")?;
+        let message = Message {
+            id: columns.next("message_id")?,
+            kind: columns.next("kind")?,
+            from_peer: columns.next("from_peer")?,
+            to_peer: columns.next("to_peer")?,
+            text: columns.next("text")?,
+            correlation_id: columns.next("correlation_id")?,
+            state: columns.next("state")?,
+            timestamp: columns.next("at")?,
+            provenance: provenance(columns)?,
+        };
+        Ok(Self { id, message })
     }
 }
 
-direct_row! {
-    struct RawListed {
-        id: i64,
-        message_id: String,
-        kind: MessageType,
-        from_peer: String,
-        to_peer: String,
-        text: Vec<u8>,
-        bytes: i64,
-        correlation_id: Option<String>,
-        state: DeliveryState,
-        at: Timestamp,
-        source_tool: Option<SourceTool>,
-        source_session: Option<String>,
-        run_id: Option<String>,
-        from_name: Option<String>,
-        to_name: Option<String>,
-        is_answered: bool,
-        came_to_nothing: bool,
+impl DirectRow for Message {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        Ok(MessageRow::read(columns)?.message)
     }
 }
 
-impl From<RawMessage> for MessageRow {
-    fn from(raw: RawMessage) -> Self {
-        Self { id: raw.id, message: raw.into() }
-    }
+/// Where a message comes from, as its columns `source_tool`, `source_session` and `run_id` have it.
+pub(super) fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>, Fault> {
+    let tool: Option<SourceTool> = columns.next("source_tool")?;
+    let session = columns.next("source_session")?;
+    let run: Option<RunId> = columns.next("run_id")?;
+    Ok(tool.zip(run).map(|(tool, run)| Provenance::inter_session(session, tool, run)))
 }
 
-impl From<RawMessage> for Message {
-    fn from(raw: RawMessage) -> Self {
-        let provenance = raw.source_tool.zip(raw.run_id).map(|(tool, run)| {
-            Provenance::inter_session(raw.source_session, tool, RunId::from(run))
-        });
-        Self {
-            id: MessageId::from(raw.message_id),
-            kind: raw.kind,
-            from_peer: raw.from_peer,
-            to_peer: PeerId::from(raw.to_peer),
-            text: raw.text,
-            correlation_id: raw.correlation_id,
-            timestamp: raw.at,
-            state: raw.state,
-            provenance,
-        }
+impl DirectRow for ListedMessage {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let id = columns.next("id")?;
+        let message_id = columns.next("message_id")?;
+        let (kind, from_peer) = (columns.next("kind")?, columns.next("from_peer")?);
+        let to_peer = columns.next("to_peer")?;
+        let text = beginning(&columns.next::<Vec<u8>>("text")?);
+        let bytes = columns.next("bytes")?;
+        let message = Message {
+            id: message_id,
+            kind,
+            from_peer,
+            to_peer,
+            text,
+            correlation_id: columns.next("correlation_id")?,
+            state: columns.next("state")?,
+            timestamp: columns.next("at")?,
+            provenance: provenance(columns)?,
+        };
+        let (from_name, to_name) = (columns.next("from_name")?, columns.next("to_name")?);
+        let is_answered: bool = columns.next("is_answered")?;
+        let came_to_nothing: bool = columns.next("came_to_nothing")?;
+        // The notice that no answer will come is a response, too, but acknowledges nothing.
+        let is_real = !came_to_nothing || message.state == DeliveryState::Acked;
+        Ok(Self {
+            id,
+            bytes,
+            from_name,
+            to_name,
+            open: !is_answered && !came_to_nothing && message.may_be_answered(),
+            answered: is_answered && is_real,
+            message,
+        })
     }
-}
-
-pub(super) fn messages_of(rows: Vec<RawMessage>) -> Vec<Message> {
-    rows.into_iter().map(Message::from).collect()
 }
 
 macro_rules! messages {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 coalesce((select shared.text from message_text shared where shared.id = text_id), text) as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message "#,
-            RawMessage,
             $($rest)*
         )
     };
@@ -104,13 +101,21 @@ pub(super) use messages;
 direct_row!(Delivery { state, at, reason, via });
 
 /// The first characters of a text, from its first bytes, which may end within a character.
-fn beginning(bytes: &[u8], characters: u32) -> String {
+fn beginning(bytes: &[u8]) -> String {
     let whole = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    whole.chars().take(characters as usize).collect()
+    whole.chars().take(limits::LISTED_TEXT_CHARS as usize).collect()
 }
 
-fn row_bytes(text: &str) -> i64 {
+fn text_bytes(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
+}
+
+fn listed_bytes(listed: &ListedMessage) -> usize {
+    json_bytes(&listed.message)
+}
+
+pub(super) fn row_bytes(row: &MessageRow) -> usize {
+    json_bytes(&row.message)
 }
 
 impl MessageWrites<'_> {
@@ -124,7 +129,7 @@ impl MessageWrites<'_> {
         terms: DeliveryTerms,
     ) -> Result<()> {
         let (id, to) = (message.id.as_str(), message.to_peer.as_str());
-        let bytes = row_bytes(&message.text);
+        let bytes = text_bytes(&message.text);
         let provenance = message.provenance.as_ref();
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
@@ -144,7 +149,7 @@ impl MessageWrites<'_> {
     /// messages.
     #[boxed]
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"insert into message_text (text) values (?) returning id as "id!""#; text))
     }
 
@@ -158,7 +163,7 @@ impl MessageWrites<'_> {
         (text_id, sent_by): (i64, &str),
         (idempotency_key, no_wake): (Option<&str>, bool),
     ) -> Result<()> {
-        let (list, bytes) = (to_json(copies), row_bytes(&message.text));
+        let (list, bytes) = (to_json(copies), text_bytes(&message.text));
         let provenance = message.provenance.as_ref();
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
@@ -232,15 +237,14 @@ impl MessageWrites<'_> {
 
     #[boxed]
     pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>> {
-        Ok(messages!(select_one, self.tx, "where message_id = ?"; id).map(Message::from))
+        Ok(messages!(one(), self.tx.direct, "where message_id = ?"; id))
     }
 
     #[boxed]
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>> {
-        Ok(select_all!(
+        Ok(query!(all(), self.tx.direct,
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
-            from message_state where message_id = ?"#,
-            Delivery, self.tx; id))
+            from message_state where message_id = ?"#; id))
     }
 
     /// The message in an inbox that an answer to `asker` refers to: by its id, or by the
@@ -254,41 +258,39 @@ impl MessageWrites<'_> {
         correlation_id: &str,
     ) -> Result<Option<Message>> {
         let (to, asker) = (to.as_str(), to_json(asker));
-        let by_id = messages!(select_one, self.tx,
+        let by_id: Option<Message> = messages!(one(), self.tx.direct,
             "where message_id = ? and to_peer = ? and from_peer in (select value from json_each(?))";
             correlation_id, to, asker);
-        if let Some(raw) = by_id {
-            return Ok(Some(raw.into()));
+        if let Some(message) = by_id {
+            return Ok(Some(message));
         }
-        Ok(messages!(select_one, self.tx,
+        Ok(messages!(one(), self.tx.direct,
             "where to_peer = ? and type = 'query' and correlation_id = ?
                 and from_peer in (select value from json_each(?))
-            order by id desc limit 1"; to, correlation_id, asker)
-        .map(Message::from))
+            order by id desc limit 1"; to, correlation_id, asker))
     }
 
     #[boxed]
     pub async fn by_key(&mut self, from: &str, to: &PeerId, key: &str) -> Result<Option<Message>> {
-        Ok(messages!(select_one, self.tx,
-            "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key)
-        .map(Message::from))
+        Ok(messages!(one(), self.tx.direct,
+            "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key))
     }
 
     #[boxed]
     pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id";
-            from, key)))
+            from, key))
     }
 
     /// Messages with this key whose receivers were removed, the oldest first, at most eight. Copies
     /// of a broadcast are left out: each would be read with the broadcast's whole text.
     #[boxed]
     pub async fn to_removed_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
-        Ok(messages_of(messages!(select_all, self.tx,
+        Ok(messages!(all(), self.tx.direct,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null and type <> 'broadcast'
                 and not exists (select 1 from peer p where p.peer_id = to_peer) order by id limit 8";
-            from, key)))
+            from, key))
     }
 
     /// Those of these receivers that have a message with this key from this sender.
@@ -300,7 +302,7 @@ impl MessageWrites<'_> {
         key: &str,
     ) -> Result<Vec<PeerId>> {
         let receivers = to_json(receivers);
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select to_peer as "to_peer!: PeerId" from message
             where from_peer = ? and to_peer in (select value from json_each(?)) and idempotency_key = ?"#;
             from, receivers, key))
@@ -315,11 +317,9 @@ impl MessageWrites<'_> {
         from: &str,
         key: &str,
     ) -> Result<Option<(String, Option<String>)>> {
-        let row = select_fields!(select_one, self.tx,
-            { request_fingerprint: String, answer: Option<String> },
+        Ok(query!(one(), self.tx.direct,
             "select request_fingerprint, answer from broadcast
-            where sent_by = ? and idempotency_key = ? and from_peer = ?"; sent_by, key, from);
-        Ok(row.map(|row| (row.request_fingerprint, row.answer)))
+            where sent_by = ? and idempotency_key = ? and from_peer = ?"; sent_by, key, from))
     }
 
     /// Notes that a broadcast begins.
@@ -381,13 +381,12 @@ impl MessageWrites<'_> {
     /// The questions with which the receiver's current turn began, in order, with empty texts.
     #[boxed]
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>> {
-        Ok(messages_of(select_all!(
+        Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and begins_turn = 1
-            order by id"#,
-            RawMessage, self.tx; to)))
+            order by id"#; to))
     }
 
     /// Records that nobody will answer these questions, and why. They are no longer open; their
@@ -408,7 +407,7 @@ impl MessageWrites<'_> {
     /// The number of the turn that a message begins, if it is a reply to a reply.
     #[boxed]
     pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select max(turn) as "turn: u32" from message where message_id = ?"#; id))
     }
 }
@@ -416,14 +415,14 @@ impl MessageWrites<'_> {
 impl MessageReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &MessageId) -> Result<Option<Message>> {
-        Ok(messages!(read_one, self.store, "where message_id = ?"; id).map(Message::from))
+        Ok(messages!(one(), self.store.near(), "where message_id = ?"; id))
     }
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
     #[boxed]
     pub async fn peers_of_silent_turns(&self, before: Timestamp) -> Result<Vec<PeerId>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
             where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#;
             before))
@@ -432,18 +431,17 @@ impl MessageReads<'_> {
     /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
     #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<Message>> {
-        let rows = messages!(pool_page, self.store,
+        // Messages can be large, so the page is also bounded in bytes.
+        let page = messages!(page(PageSize::rows(limit), json_bytes), self.store.pool(),
             "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2";
             prefix, limit);
-        // Messages can be large, so the page is also bounded in bytes.
-        let message = |raw| Ok(Message::from(raw));
-        Ok(read_page(rows, PageSize::rows(limit), message, |message| message).await?.rows)
+        Ok(page.rows)
     }
 
     #[boxed]
     pub async fn latest_to_operator(&self) -> Result<Option<MessageId>> {
-        Ok(pool_find_value!(
-            self.store,
+        Ok(find_value!(
+            self.store.pool(),
             r#"select message_id as "message_id!: MessageId" from message
             where to_peer = 'operator' order by id desc limit 1"#
         ))
@@ -451,32 +449,30 @@ impl MessageReads<'_> {
 
     #[boxed]
     pub async fn deliveries(&self, id: &MessageId) -> Result<Vec<Delivery>> {
-        let mut states = pool_all!(
+        let mut states = query!(all(), self.store.pool(),
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
-            from message_state where message_id = ?"#,
-            Delivery, self.store; id);
-        states.sort_by_key(|delivery| delivery.state);
+            from message_state where message_id = ?"#; id);
+        states.sort_by_key(|delivery: &Delivery| delivery.state);
         Ok(states)
     }
 
     /// Messages between all peers, the latest first, before the sequence number `before`. Texts are
-    /// cut to `characters`.
+    /// cut to [`limits::LISTED_TEXT_CHARS`].
     #[boxed]
     pub async fn list(
         &self,
         filter: &MessageFilter,
         before: Option<i64>,
-        characters: u32,
         size: PageSize,
     ) -> Result<RowPage<ListedMessage>> {
         let MessageFilter { peer, state, kind, open } = filter;
         // As bytes: SQLite's text functions stop at a NUL character. A character has at most four
         // bytes.
-        let (bytes, limit) = (characters.saturating_mul(4), size.limit());
+        let (bytes, limit) = (limits::LISTED_TEXT_CHARS.saturating_mul(4), size.limit());
         let before = before.unwrap_or(i64::MAX);
         macro_rules! page {
             ($first:literal) => {
-                pool_page!(
+                query!(page(size, listed_bytes),
                     r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
                     as blob), 1, ?4) as "text!: Vec<u8>",
@@ -487,54 +483,20 @@ impl MessageReads<'_> {
                 is_answered as "is_answered!: bool", came_to_nothing as "came_to_nothing!: bool"
             from message
             where "#,
-                    RawListed, self.store,
+                    self.store.pool(),
                     $first + " and id < ?1 and (?2 is null or from_peer = ?2 or to_peer = ?2)
                 and (?3 is null or state = ?3) and (?6 is null or type = ?6)
             order by id desc limit ?5"; before, peer, state, bytes, limit, kind)
             };
         }
-        let rows = if *open {
+        Ok(if *open {
             page!(
                 "type = 'query' and state not in ('expired', 'refused', 'undeliverable') and came_to_nothing = 0
                 and is_answered = 0"
             )
         } else {
             page!("true")
-        };
-        read_page(
-            rows,
-            size,
-            |row| {
-                let raw = RawMessage {
-                    id: row.id,
-                    message_id: row.message_id,
-                    kind: row.kind,
-                    from_peer: row.from_peer,
-                    to_peer: row.to_peer,
-                    text: beginning(&row.text, characters),
-                    correlation_id: row.correlation_id,
-                    state: row.state,
-                    at: row.at,
-                    source_tool: row.source_tool,
-                    source_session: row.source_session,
-                    run_id: row.run_id,
-                };
-                let message = Message::from(raw);
-                // The notice that no answer will come is a response, too, but acknowledges nothing.
-                let is_real = !row.came_to_nothing || message.state == DeliveryState::Acked;
-                Ok(ListedMessage {
-                    id: row.id,
-                    bytes: row.bytes,
-                    from_name: row.from_name,
-                    to_name: row.to_name,
-                    open: !row.is_answered && !row.came_to_nothing && message.may_be_answered(),
-                    answered: row.is_answered && is_real,
-                    message,
-                })
-            },
-            |listed| &listed.message,
-        )
-        .await
+        })
     }
 
     /// Messages to or from a peer, the latest first, before the sequence number `before`.
@@ -546,13 +508,12 @@ impl MessageReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<MessageRow>> {
         let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
-        let rows = messages!(pool_page, self.store,
+        Ok(messages!(page(size, row_bytes), self.store.pool(),
             "where id in (
                 select id from (select id from message where to_peer = ?1 and id < ?2 order by id desc limit ?3)
                 union all
                 select id from (select id from message where from_peer = ?1 and id < ?2 order by id desc limit ?3)
-            ) order by id desc limit ?3"; peer, before, limit);
-        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
+            ) order by id desc limit ?3"; peer, before, limit))
     }
 
     /// Messages between two peers, the latest first, before the sequence number `before`.
@@ -565,7 +526,7 @@ impl MessageReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<MessageRow>> {
         let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
-        let rows = messages!(pool_page, self.store,
+        Ok(messages!(page(size, row_bytes), self.store.pool(),
             "where id in (
                 select id from (
                     select id from message where from_peer = ?1 and to_peer = ?2 and id < ?3 order by id desc limit ?4
@@ -574,7 +535,6 @@ impl MessageReads<'_> {
                 select id from (
                     select id from message where from_peer = ?2 and to_peer = ?1 and id < ?3 order by id desc limit ?4
                 )
-            ) order by id desc limit ?4"; one, other, before, limit);
-        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
+            ) order by id desc limit ?4"; one, other, before, limit))
     }
 }

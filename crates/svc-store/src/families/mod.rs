@@ -25,7 +25,6 @@ mod token;
 mod values;
 
 pub use inbox::UndeliveredChoice;
-pub use search::SearchIndex;
 
 use crate::{store::Store, tx::WriteTx};
 

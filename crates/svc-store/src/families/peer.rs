@@ -2,96 +2,55 @@
 
 use svc_model::{
     MachineId, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence,
-    Timestamp, backend_names, is_agent_key,
+    Timestamp, backend_names, is_agent_key, json_bytes,
 };
 
 use super::{PeerReads, PeerWrites};
 use crate::{
-    PageSize, PeerRow, Result, RowPage, StoreError, boxed,
-    columns::{non_empty, to_json},
-    read_query::read_page,
-    statement::{
-        StoredRow, change, changed, direct_row, find_value, pool_all, pool_find_value, pool_page,
-        pool_value, read_all, read_one, row_of, rows_of, select_all, select_fields, select_one,
-        select_value, select_values,
-    },
+    PageSize, PeerRow, Result, RowPage, boxed,
+    columns::{Columns, DirectRow, Fault, to_json},
+    readers::Rows as _,
+    statement::{change, changed, column, find_value, query, value},
 };
 
-direct_row! {
-    struct RawPeer {
-        peer_id: String,
-        display_name: String,
-        path: String,
-        backend: String,
-        circle: String,
-        role: PeerRole,
-        status: PeerStatus,
-        evidence: StatusEvidence,
-        since: Timestamp,
-        waiting_for: Option<String>,
-        open_calls: String,
-        session_id: String,
-        tmux_pane: String,
-        pid: Option<i64>,
-        metadata: Option<String>,
-        owner: Option<String>,
-        project: String,
-        process_started: Option<String>,
-        machine_id: String,
-        registered_at: Timestamp,
-        last_seen: Timestamp,
-    }
-}
-
-impl TryFrom<RawPeer> for PeerRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawPeer) -> Result<Self> {
-        let row = StoredRow { table: "peer", id: &raw.peer_id };
-        let metadata = raw.metadata.as_deref();
-        let metadata = metadata.map(|text| row.json("metadata", text)).transpose()?;
-        let pid = raw.pid.map(|pid| row.number("pid", pid)).transpose()?;
-        let waiting_for = raw.waiting_for.as_deref();
-        let waiting_for = waiting_for.map(|text| row.json("waiting_for", text)).transpose()?;
-        let open_calls = row.json("open_calls", &raw.open_calls)?;
-        Ok(Self {
-            peer: Peer {
-                peer_id: PeerId::from(raw.peer_id),
-                display_name: raw.display_name,
-                path: non_empty(raw.path),
-                backend: raw.backend,
-                circle: raw.circle,
-                role: raw.role,
-                status: raw.status,
-                evidence: raw.evidence,
-                since: raw.since,
-                waiting_for,
-                session_id: non_empty(raw.session_id),
-                agent: raw.owner.clone().filter(|owner| is_agent_key(owner)),
-                tmux_pane: non_empty(raw.tmux_pane),
-                pid,
-                machine: None,
-                metadata,
-                registered_at: raw.registered_at,
-                last_seen: raw.last_seen,
-            },
-            owner: raw.owner,
-            project: non_empty(raw.project),
-            process_started: raw.process_started,
-            machine_id: non_empty(raw.machine_id).map(MachineId::from),
-            open_calls,
-        })
+impl DirectRow for PeerRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let mut peer = Peer {
+            peer_id: columns.next("peer_id")?,
+            display_name: columns.next("display_name")?,
+            path: columns.non_empty("path")?,
+            backend: columns.next("backend")?,
+            circle: columns.next("circle")?,
+            role: columns.next("role")?,
+            status: columns.next("status")?,
+            evidence: columns.next("evidence")?,
+            since: columns.next("since")?,
+            waiting_for: columns.json_if_any("waiting_for")?,
+            ..Peer::operator(Timestamp::default())
+        };
+        let open_calls = columns.json("open_calls")?;
+        peer.session_id = columns.non_empty("session_id")?;
+        peer.tmux_pane = columns.non_empty("tmux_pane")?;
+        peer.pid = columns.next("pid")?;
+        peer.metadata = columns.json_if_any("metadata")?;
+        let owner: Option<String> = columns.next("owner")?;
+        peer.agent = owner.clone().filter(|owner| is_agent_key(owner));
+        let project = columns.non_empty("project")?;
+        let process_started = columns.next("process_started")?;
+        let machine_id = columns.non_empty("machine_id")?.map(MachineId::from);
+        peer.registered_at = columns.next("registered_at")?;
+        peer.last_seen = columns.next("last_seen")?;
+        Ok(Self { peer, owner, project, process_started, machine_id, open_calls })
     }
 }
 
 macro_rules! peers {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
                 status as "status: PeerStatus", evidence as "evidence!: StatusEvidence", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started, machine_id as "machine_id!",
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "#,
-            RawPeer,
             $($rest)*
         )
     };
@@ -102,7 +61,8 @@ impl PeerWrites<'_> {
     /// it uses tools.
     #[boxed]
     pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>> {
-        Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?"; id).flatten())
+        Ok(find_value!(self.tx.direct, "select permission_mode from peer where peer_id = ?"; id)
+            .flatten())
     }
 
     #[boxed]
@@ -115,7 +75,7 @@ impl PeerWrites<'_> {
 
     #[boxed]
     pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>> {
-        row_of(peers!(select_one, self.tx, "where peer_id = ?"; id))
+        Ok(peers!(one(), self.tx.direct, "where peer_id = ?"; id))
     }
 
     /// The peer with this identity: the session if there is one, else the location. An empty value
@@ -132,15 +92,15 @@ impl PeerWrites<'_> {
     ) -> Result<Option<PeerRow>> {
         let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
-            peers!(select_one, self.tx,
+            peers!(one(), self.tx.direct,
                 "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
                     and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
                 order by coalesce(owner, '') = ?4 desc limit 1"; backend, path, tmux_pane, owner)
         } else {
-            peers!(select_one, self.tx,
+            peers!(one(), self.tx.direct,
                 "where backend = ? and session_id = ? and session_id <> ''"; backend, session_id)
         };
-        raw.map(PeerRow::try_from).transpose()
+        Ok(raw)
     }
 
     /// The peer that stands for a session: registered with that session id, or by its own
@@ -148,7 +108,7 @@ impl PeerWrites<'_> {
     /// not get that principal's peer.
     #[boxed]
     pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>> {
-        row_of(peers!(select_one, self.tx,
+        Ok(peers!(one(), self.tx.direct,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
                 ) or session_id = ?1 collate nocase and session_id = ?1
@@ -163,7 +123,7 @@ impl PeerWrites<'_> {
         session: &str,
         owner: &str,
     ) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from peer
                 where session_id = ?1 collate nocase and session_id <> ?1
                     and coalesce(owner, '') <> ?2) as "taken!: bool""#; session, owner))
@@ -173,7 +133,7 @@ impl PeerWrites<'_> {
     /// operator registered for it; of several, the latest.
     #[boxed]
     pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>> {
-        row_of(peers!(select_one, self.tx,
+        Ok(peers!(one(), self.tx.direct,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
     }
@@ -182,7 +142,7 @@ impl PeerWrites<'_> {
     /// most `limit`: free ones first, then the latest seen.
     #[boxed]
     pub async fn attended(&mut self, backend: &str, limit: u32) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(select_all, self.tx,
+        Ok(peers!(all(), self.tx.direct,
             "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
                 and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
@@ -193,7 +153,7 @@ impl PeerWrites<'_> {
     /// Peers that the operator acts as, the latest seen first.
     #[boxed]
     pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
             order by last_seen desc limit ?"#; limit);
         Ok(ids.into_iter().map(PeerId::from).collect())
@@ -272,7 +232,7 @@ impl PeerWrites<'_> {
         from: &str,
         key: Option<&str>,
     ) -> Result<u64> {
-        let receivers = select_value!(self.tx,
+        let receivers = value!(self.tx.direct,
             r#"select count(*) as "receivers!: i64" from peer
             where (?1 is null or circle = ?1) and peer_id <> ?2
                 and not exists (
@@ -298,7 +258,7 @@ impl PeerWrites<'_> {
         limit: u32,
     ) -> Result<Vec<(PeerId, PeerStatus)>> {
         let after = after.map_or("", PeerId::as_str);
-        let rows = select_fields!(select_all, self.tx, { peer_id: String, status: PeerStatus },
+        Ok(query!(all(), self.tx.direct,
             r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
             where (?1 is null or circle = ?1) and peer_id > ?2
                 and not (
@@ -307,14 +267,13 @@ impl PeerWrites<'_> {
                         select 1 from agent living where living.session_key = owner and living.ended_at is null
                     )
                 )
-            order by peer_id limit ?3"#; circle, after, limit);
-        Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
+            order by peer_id limit ?3"#; circle, after, limit))
     }
 
     /// Whether a peer is that of a live hosted agent, whose messages become turns.
     #[boxed]
     pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (
                 select 1 from peer p join agent a on a.session_key = p.owner and a.ended_at is null
                 where p.peer_id = ? and p.owner like 'agent:%'
@@ -325,12 +284,12 @@ impl PeerWrites<'_> {
 impl PeerReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &PeerId) -> Result<Option<PeerRow>> {
-        row_of(peers!(read_one, self.store, "where peer_id = ?"; id))
+        Ok(peers!(one(), self.store.near(), "where peer_id = ?"; id))
     }
 
     #[boxed]
     pub async fn of_session(&self, session: &str) -> Result<Option<PeerRow>> {
-        row_of(peers!(read_one, self.store,
+        Ok(peers!(one(), self.store.near(),
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
                 ) or session_id = ?1 collate nocase and session_id = ?1
@@ -341,7 +300,7 @@ impl PeerReads<'_> {
     /// operator registered for it; of several, the latest.
     #[boxed]
     pub async fn of_key(&self, key: &str) -> Result<Option<PeerRow>> {
-        row_of(peers!(read_one, self.store,
+        Ok(peers!(one(), self.store.near(),
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
     }
@@ -350,7 +309,7 @@ impl PeerReads<'_> {
     /// several, the latest seen.
     #[boxed]
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>> {
-        Ok(pool_find_value!(self.store,
+        Ok(find_value!(self.store.pool(),
             "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
                 and status <> 'offline'
             order by last_seen desc, peer_id desc limit 1"; pid, self.store.machine_id()))
@@ -360,7 +319,7 @@ impl PeerReads<'_> {
     /// `limit`. The statuses are named, so that an index finds the name.
     #[boxed]
     pub async fn named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where status_rank in (0, 1, 2, 3, 4, 5) and display_name = ?
             order by status_rank, registered_at desc, peer_id desc limit ?";
             name, limit))
@@ -375,7 +334,7 @@ impl PeerReads<'_> {
         limit: u32,
     ) -> Result<Vec<PeerRow>> {
         let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id.as_str()));
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where role <> 'human' and (session_id <> '' or owner is not null)
                 and (last_seen, peer_id) < (?1, ?2)
                 and not exists (select 1 from agent a where a.session_key = peer.owner)
@@ -385,7 +344,7 @@ impl PeerReads<'_> {
     /// Peers whose ids begin with `prefix`, in list order, at most `limit`.
     #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2";
             prefix, limit))
     }
@@ -394,7 +353,7 @@ impl PeerReads<'_> {
     /// in list order, at most `limit`.
     #[boxed]
     pub async fn of_session_key(&self, session_id: &str, limit: u32) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(read_all, self.store,
+        Ok(peers!(all(), self.store.near(),
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
             order by status_rank, display_name, peer_id limit ?2"; session_id, limit))
     }
@@ -417,7 +376,7 @@ impl PeerReads<'_> {
         };
         // A backend has either of its names.
         let (backend, other) = filter.backend.as_deref().map(backend_names).unzip();
-        let rows = peers!(pool_page, self.store,
+        Ok(peers!(page(size, |row: &PeerRow| json_bytes(&row.peer)), self.store.pool(),
             "where (?1 is null or status = ?1) and (?2 is null or backend in (?2, ?12)) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
                 and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
@@ -426,8 +385,7 @@ impl PeerReads<'_> {
                 ))
             order by status_rank, display_name, peer_id limit ?8";
             filter.status, backend, filter.circle, filter.path, rank, name, id, limit,
-            reader.key(), reader.project(), is_living, other);
-        read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
+            reader.key(), reader.project(), is_living, other))
     }
 
     /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
@@ -435,7 +393,7 @@ impl PeerReads<'_> {
     /// another machine, whose state only that machine's daemon knows.
     #[boxed]
     pub async fn stale(&self, before: Timestamp, now: Timestamp) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where status <> 'offline' and machine_id in ('', ?3)
                 and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)";
             before, now, self.store.machine_id()))
@@ -444,7 +402,7 @@ impl PeerReads<'_> {
     /// Peers of this client on this machine whose process is known and that are reachable.
     #[boxed]
     pub async fn in_processes(&self, backend: &str) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
                 and process_started is not null and session_id <> '' and machine_id = ?";
             backend, self.store.machine_id()))
@@ -453,7 +411,7 @@ impl PeerReads<'_> {
     /// Like [`Self::in_processes`], only those in the state `waiting`.
     #[boxed]
     pub async fn waiting_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''
                 and machine_id = ?"; backend, self.store.machine_id()))
     }
@@ -461,7 +419,7 @@ impl PeerReads<'_> {
     /// Peers of processes and of live hosted agents on a machine, unless they are offline.
     #[boxed]
     pub async fn on_machine(&self, machine: &MachineId) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(pool_all, self.store,
+        Ok(peers!(all(), self.store.pool(),
             "where status <> 'offline' and (machine_id = ?1 or owner in (
                 select session_key from agent where machine_id = ?1 and ended_at is null
             ))"; machine))
@@ -470,9 +428,9 @@ impl PeerReads<'_> {
     /// Peers whose vendor rejects them because of a usage limit.
     #[boxed]
     pub async fn limited(&self) -> Result<Vec<PeerRow>> {
-        rows_of(peers!(
-            pool_all,
-            self.store,
+        Ok(peers!(
+            all(),
+            self.store.pool(),
             "where status = 'waiting' and waiting_for ->> '$.kind' = 'limit'"
         ))
     }
@@ -480,7 +438,7 @@ impl PeerReads<'_> {
     /// Whether another session that has not ended runs in the process of a peer.
     #[boxed]
     pub async fn shares_its_process(&self, id: &PeerId) -> Result<bool> {
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select exists (
                 select 1 from peer own
                 join peer other on other.pid = own.pid and other.process_started = own.process_started
@@ -494,8 +452,8 @@ impl PeerReads<'_> {
     /// their state.
     #[boxed]
     pub async fn longest_silence(&self) -> Result<Option<Timestamp>> {
-        Ok(pool_value!(
-            self.store,
+        Ok(value!(
+            self.store.pool(),
             r#"select min(last_seen) as "at: Timestamp" from peer
             where status not in ('unreachable', 'offline')
                 and not (status in ('busy', 'waiting', 'idle') and (pid is not null or session_id <> ''))"#

@@ -1,35 +1,35 @@
 //! Projects: the project of each folder of a machine, and the further names of projects.
 
-use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name};
+use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name, json_bytes};
 
 use super::{ProjectReads, ProjectWrites};
 use crate::{
     FolderDecision, PageSize, Result, RowPage, boxed,
-    read_query::read_page,
-    statement::{
-        change, direct_row, find_value, pool_values, read_all, read_one, select_fields, select_one,
-        select_value, select_values,
-    },
+    columns::{Columns, DirectRow, Fault},
+    readers::Rows as _,
+    statement::{change, column, direct_row, find_value, query, value},
 };
 
 direct_row!(FolderDecision { project, decided_at, used_at });
 
-direct_row! {
-    struct RawFolder {
-        machine_id: MachineId,
-        machine: String,
-        folder: String,
-        decided_at: Option<Timestamp>,
-        used_at: Timestamp,
+impl DirectRow for ProjectFolder {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        Ok(Self {
+            machine_id: columns.next("machine_id")?,
+            machine: columns.next("machine")?,
+            folder: columns.next("folder")?,
+            decided_at: columns.next("decided_at")?,
+            used_at: columns.next("used_at")?,
+            differs: None,
+        })
     }
 }
 
 macro_rules! decisions {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select project, decided_at as "decided_at: Timestamp", used_at as "used_at!: Timestamp"
-            from project_folder "#,
-            FolderDecision, $($rest)*
+            from project_folder "#, $($rest)*
         )
     };
 }
@@ -39,27 +39,27 @@ impl ProjectReads<'_> {
     #[boxed]
     pub async fn decision(&self, folder: &str) -> Result<Option<FolderDecision>> {
         let here = self.store.machine_id();
-        Ok(decisions!(read_one, self.store, "where machine_id = ? and folder = ?"; here, folder))
+        Ok(
+            decisions!(one(), self.store.near(), "where machine_id = ? and folder = ?"; here, folder),
+        )
     }
 
     #[boxed]
     pub async fn of_alias(&self, name: &str) -> Result<Option<String>> {
-        let row = select_fields!(read_one, self.store, { project: String },
-            "select project from project_alias where name = ?"; name);
-        Ok(row.map(|row| row.project))
+        Ok(find_value!(self.store.near(),
+            "select project from project_alias where name = ?"; name))
     }
 
     #[boxed]
     pub async fn aliases(&self, project: &str) -> Result<Vec<String>> {
-        let rows = select_fields!(read_all, self.store, { name: String },
-            "select name from project_alias where project = ? order by name"; project);
-        Ok(rows.into_iter().map(|row| row.name).collect())
+        Ok(column!(self.store.near(),
+            "select name from project_alias where project = ? order by name"; project))
     }
 
     /// The folders of a project on this machine, the last used first.
     #[boxed]
     pub async fn folders_here(&self, project: &str, limit: u32) -> Result<Vec<String>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             "select folder from project_folder where project = ? and machine_id = ?
             order by used_at desc, folder limit ?"; project, self.store.machine_id(), limit))
     }
@@ -67,31 +67,21 @@ impl ProjectReads<'_> {
     /// The folders of a project on all machines, the last used first.
     #[boxed]
     pub async fn folders(&self, project: &str, limit: u32) -> Result<Vec<ProjectFolder>> {
-        let rows = read_all!(
+        Ok(query!(all(),
             r#"select f.machine_id as "machine_id!: MachineId", m.name as "machine!", f.folder as "folder!",
                 f.decided_at as "decided_at: Timestamp", f.used_at as "used_at!: Timestamp"
-            from project_folder f join machine m on m.machine_id = f.machine_id "#,
-            RawFolder, self.store,
+            from project_folder f join machine m on m.machine_id = f.machine_id "#, self.store.near(),
             "where f.project = ? order by f.used_at desc, f.machine_id, f.folder limit ?";
-            project, limit);
-        let folder = |raw: RawFolder| ProjectFolder {
-            machine_id: raw.machine_id,
-            machine: raw.machine,
-            folder: raw.folder,
-            decided_at: raw.decided_at,
-            used_at: raw.used_at,
-            differs: None,
-        };
-        Ok(rows.into_iter().map(folder).collect())
+            project, limit))
     }
 
     #[boxed]
     pub async fn list(&self, after: Option<&str>, size: PageSize) -> Result<RowPage<String>> {
         let limit = size.limit();
-        let rows = select_fields!(pool_page, self.store, { project: String },
+        let page: RowPage<(String,)> = query!(page(size, json_bytes), self.store.pool(),
             r#"select distinct project as "project!" from project_folder
             where ?1 is null or project > ?1 order by project limit ?2"#; after, limit);
-        read_page(rows, size, |row| Ok(row.project), |project| project).await
+        Ok(page.map(|(project,)| project))
     }
 }
 
@@ -186,7 +176,7 @@ impl ProjectWrites<'_> {
     /// The folders of a project on this machine, the last used first.
     #[boxed]
     pub async fn folders_here(&mut self, project: &str, limit: u32) -> Result<Vec<String>> {
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             "select folder from project_folder where project = ? and machine_id = ?
             order by used_at desc, folder limit ?"; project, self.tx.machine, limit))
     }
@@ -194,7 +184,7 @@ impl ProjectWrites<'_> {
     /// The project that was decided for a folder of this machine.
     #[boxed]
     pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>> {
-        Ok(decisions!(select_one, self.tx,
+        Ok(decisions!(one(), self.tx.direct,
             "where machine_id = ? and folder = ?"; self.tx.machine, folder))
     }
 
@@ -214,12 +204,13 @@ impl ProjectWrites<'_> {
     }
 
     async fn of_name(&mut self, name: &str) -> Result<String> {
-        let known = find_value!(self.tx, "select project from project_alias where name = ?"; name);
+        let known =
+            find_value!(self.tx.direct, "select project from project_alias where name = ?"; name);
         Ok(known.unwrap_or_else(|| name.to_owned()))
     }
 
     async fn is_taken(&mut self, name: &str) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from project_alias where name = ?1)
                 or exists (select 1 from project_folder where project = ?1) as "taken!: bool""#;
             name))
@@ -230,7 +221,7 @@ impl ProjectWrites<'_> {
             return Ok(true);
         }
         // The name of a remote has a slash, the id of a commit does not.
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from project_alias where project = ? and name like '%/%')
                 as "has!: bool""#; project))
     }
@@ -240,7 +231,7 @@ impl ProjectWrites<'_> {
     /// folder.
     async fn nameless(&mut self, folder: &str) -> Result<String> {
         let here = self.tx.machine_id().clone();
-        let is_first = select_value!(self.tx,
+        let is_first = value!(self.tx.direct,
             r#"select coalesce((select machine_id from machine order by first_seen, machine_id limit 1) = ?, true)
                 as "is_first!: bool""#; here);
         Ok(if is_first { folder.to_owned() } else { format!("{here}:{folder}") })

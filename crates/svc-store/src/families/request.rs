@@ -3,76 +3,61 @@
 use svc_model::{
     AgentId, AgentRequestId, Ownership, Principal, Reader, Timestamp,
     agent::{RequestKind, RequestOption},
+    json_bytes,
 };
 
 use super::{RequestReads, RequestWrites};
 use crate::{
-    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, StoreError, boxed,
-    columns::{from_json, to_json},
-    read_query::read_page,
-    statement::{
-        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of,
-        select_all, select_one,
-    },
+    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, boxed,
+    columns::{Columns, DirectRow, Fault, to_json},
+    readers::Rows as _,
+    statement::{change, changed, query},
 };
 
-direct_row! {
-    struct RawRequest {
-        request_id: String,
-        agent_id: Option<String>,
-        session_key: String,
-        created_by: String,
-        project: String,
-        kind: RequestKind,
-        title: String,
-        cwd: Option<String>,
-        options: String,
-        tool: Option<String>,
-        prompt: Option<String>,
-        opened_at: Timestamp,
-        deadline: Option<Timestamp>,
-        answering: Option<String>,
-        closed_at: Option<Timestamp>,
-        option_id: Option<String>,
-        answered_by: Option<String>,
-    }
-}
-
-impl TryFrom<RawRequest> for RequestRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawRequest) -> Result<Self> {
-        let row = StoredRow { table: "request", id: &raw.request_id };
-        let options = row.json("options", &raw.options)?;
-        let json = |text: &Option<String>| text.as_deref().map(from_json).transpose();
-        let noted: Option<RequestAnswerRow> =
-            raw.answering.as_deref().map(from_json).transpose()?;
-        let (answering, text) = match raw.closed_at {
+impl DirectRow for RequestRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let request_id: String = columns.next("request_id")?;
+        let agent_id = columns.next("agent_id")?;
+        let session: String = columns.next("session_key")?;
+        let created_by: String = columns.next("created_by")?;
+        let owned = Ownership {
+            runner: Some(Principal::Session(session.as_str().into())),
+            ..Ownership::from_row(&created_by, columns.next("project")?)
+        };
+        let (kind, title) = (columns.next("kind")?, columns.next("title")?);
+        let (cwd, options) = (columns.next("cwd")?, columns.json("options")?);
+        let (tool, prompt) = (columns.json_if_any("tool")?, columns.json_if_any("prompt")?);
+        let (opened_at, deadline) = (columns.next("opened_at")?, columns.next("deadline")?);
+        let noted: Option<RequestAnswerRow> = columns.json_if_any("answering")?;
+        let closed_at: Option<Timestamp> = columns.next("closed_at")?;
+        let option_id = columns.next("option_id")?;
+        let answered_by: Option<String> = columns.next("answered_by")?;
+        let (answering, text) = match closed_at {
             None => (noted, None),
             Some(_) => (None, noted.and_then(|noted| noted.text)),
         };
-        let prompt = json(&raw.prompt)?;
-        let owned = Ownership {
-            runner: Some(Principal::Session(raw.session_key.as_str().into())),
-            ..Ownership::from_row(&raw.created_by, raw.project)
+        let session_key = match agent_id {
+            Some(_) => session.clone(),
+            None => Self::key_of_attended(&owned, &session, prompt.as_ref()),
         };
-        let id = AgentRequestId::from(raw.request_id);
-        let agent = raw.agent_id.map(AgentId::from);
-        let words = (raw.kind, raw.title);
-        let tool = json(&raw.tool)?;
         Ok(Self {
+            request_id: request_id.into(),
+            agent_id,
+            session_key,
+            session,
+            peer_id: None,
+            owned,
+            kind,
+            title,
+            cwd,
             tool,
-            answering,
-            cwd: raw.cwd,
+            prompt,
             options,
-            deadline: raw.deadline,
-            closed_at: raw.closed_at,
-            answer: raw.answered_by.map(|by| RequestAnswerRow {
-                option_id: raw.option_id,
-                text,
-                by,
-            }),
-            ..Self::new(id, agent, (raw.session_key, owned), words, prompt, raw.opened_at)
+            opened_at,
+            deadline,
+            answering,
+            closed_at,
+            answer: answered_by.map(|by| RequestAnswerRow { option_id, text, by }),
         })
     }
 }
@@ -83,14 +68,13 @@ fn words(answer: &RequestAnswerRow) -> Option<String> {
 }
 
 macro_rules! requests {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select r.request_id as "request_id!", r.agent_id, r.session_key, r.created_by, r.project,
                 r.kind as "kind: RequestKind", r.title, r.cwd, r.options, r.tool, r.prompt,
                 r.opened_at as "opened_at: Timestamp", r.deadline as "deadline: Timestamp", r.answering,
                 r.closed_at as "closed_at: Timestamp", r.option_id, r.answered_by
             from request r "#,
-            RawRequest,
             $($rest)*
         )
     };
@@ -99,25 +83,25 @@ macro_rules! requests {
 impl RequestWrites<'_> {
     #[boxed]
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
-        row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id.as_str()))
+        Ok(requests!(one(), self.tx.direct, "where r.request_id = ?"; id.as_str()))
     }
 
     #[boxed]
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>> {
-        rows_of(requests!(select_all, self.tx,
+        Ok(requests!(all(), self.tx.direct,
             "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; agent))
     }
 
     #[boxed]
     pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>> {
-        rows_of(requests!(select_all, self.tx,
+        Ok(requests!(all(), self.tx.direct,
             "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at";
             session))
     }
 
     #[boxed]
     pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>> {
-        row_of(requests!(select_one, self.tx,
+        Ok(requests!(one(), self.tx.direct,
             "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1";
             session))
     }
@@ -225,7 +209,7 @@ impl RequestWrites<'_> {
 impl RequestReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
-        row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id.as_str()))
+        Ok(requests!(one(), self.store.pool(), "where r.request_id = ?"; id.as_str()))
     }
 
     /// Requests, the latest first, before the cursor `before`.
@@ -239,20 +223,19 @@ impl RequestReads<'_> {
     ) -> Result<RowPage<RequestRow>> {
         let limit = size.limit();
         let (at, id) = before.map(|(at, id)| (*at, id.as_str())).unzip();
-        let rows = requests!(pool_page, self.store,
+        Ok(requests!(page(size, |row: &RequestRow| json_bytes(&row.tool)), self.store.pool(),
             "where (?1 is null or r.project <> '' and r.project = ?2 or r.created_by = ?3 or r.session_key = ?1)
                 and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))
             order by r.opened_at desc, r.request_id desc limit ?7";
-            reader.key(), reader.project(), reader.owner(), open, at, id, limit);
-        read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
+            reader.key(), reader.project(), reader.owner(), open, at, id, limit))
     }
 
     /// Open requests of attended sessions, the oldest first.
     #[boxed]
     pub async fn open_prompts(&self) -> Result<Vec<RequestRow>> {
-        rows_of(requests!(
-            pool_all,
-            self.store,
+        Ok(requests!(
+            all(),
+            self.store.pool(),
             "where r.closed_at is null and r.agent_id is null order by r.opened_at limit 500"
         ))
     }

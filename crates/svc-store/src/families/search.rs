@@ -8,38 +8,20 @@ use svc_model::{
 
 use super::{SearchReads, SearchWrites, journal::ghaps_at};
 use crate::{
-    Frequencies, Result, SearchCandidate, SearchFilter, StoreError, boxed,
+    Frequencies, Result, SearchCandidate, SearchFilter, boxed,
     columns::{from_json, to_json},
-    read_query::ReaderConnection,
-    statement::{
-        change, changed, direct_row, pool_row, pool_value, pool_values, select_fields, select_row,
-    },
+    readers::Rows as _,
+    statement::{change, changed, column, query, value},
 };
-
-direct_row! {
-    struct RawFrequencies {
-        all: i64,
-        each: String,
-    }
-}
-
-impl TryFrom<RawFrequencies> for Frequencies {
-    type Error = StoreError;
-
-    fn try_from(raw: RawFrequencies) -> Result<Self> {
-        Ok((raw.all, from_json(&raw.each)?))
-    }
-}
 
 /// The number of records, and for each term the number of records that have it. The largest id
 /// approximates the count, which would be a table scan.
 macro_rules! frequencies {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
             json_group_array(json_array(t.term, t.records)) as "each!: String"
         from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
-            RawFrequencies,
             $($rest)*
         )
     };
@@ -49,7 +31,8 @@ impl SearchWrites<'_> {
     #[boxed]
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
-        frequencies!(select_row, self.tx; terms).try_into()
+        let (all, each): (i64, String) = frequencies!(row(), self.tx.direct; terms);
+        Ok((all, from_json(&each)?))
     }
 
     /// Writes the terms of a resolved record. Active records are not in the index.
@@ -69,28 +52,14 @@ impl SearchWrites<'_> {
     }
 }
 
-/// The index, through one connection: a search runs several queries, and acquiring a connection of
-/// the pool costs as much as a query.
-#[derive(Debug)]
-pub struct SearchIndex {
-    conn: ReaderConnection,
-}
-
 impl SearchReads<'_> {
-    #[boxed]
-    pub async fn index(&self) -> Result<SearchIndex> {
-        Ok(SearchIndex { conn: self.store.readers.acquire().await? })
-    }
-}
-
-impl SearchIndex {
     /// The number of searchable records, and for each term the number of records that have it;
     /// unknown terms are left out.
     #[boxed]
-    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies> {
+    pub async fn frequencies(&self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
-        let raw = frequencies!(pool_row, self.conn; terms);
-        raw.try_into()
+        let (all, each): (i64, String) = frequencies!(row(), self.store.pool(); terms);
+        Ok((all, from_json(&each)?))
     }
 
     /// [`frequencies`](Self::frequencies), and for words that no record has, a term that may be
@@ -98,13 +67,13 @@ impl SearchIndex {
     /// that may be misspelt; only the first few unknown words are queried.
     #[boxed]
     pub async fn known(
-        &mut self,
+        &self,
         terms: &[&str],
         parts: &[(&str, String)],
     ) -> Result<(Frequencies, Vec<(String, String)>)> {
         let (terms, parts) = (to_json(terms), to_json(parts));
-        // In one statement: the switch to SQLite's thread and back costs as much as a look-up.
-        let row = select_fields!(pool_row, self.conn, { all: i64, each: String, like: String },
+        // In one statement: a switch of threads costs as much as a look-up.
+        let (all, each, like): (i64, String, String) = query!(row(), self.store.pool(),
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
                 (
                     select json_group_array(json_array(t.term, t.records))
@@ -133,14 +102,14 @@ impl SearchIndex {
                     ) like
                 ) as "like!: String""#;
             terms, parts, limits::PROMPT_TYPOS, limits::SEARCH_TERMS_LIKE);
-        Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
+        Ok(((all, from_json(&each)?), from_json(&like)?))
     }
 
     /// Row ids of the records that have each term and that the reader may read; for a session, the
     /// latest of each term.
     #[boxed]
     pub async fn postings(
-        &mut self,
+        &self,
         reader: &Reader,
         terms: &[&str],
         filter: &SearchFilter,
@@ -149,7 +118,7 @@ impl SearchIndex {
         if let Some(key) = reader.key() {
             return self.readable_postings(key, reader.project(), &terms, filter).await;
         }
-        let postings = pool_value!(self.conn,
+        let postings = value!(self.store.pool(),
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
@@ -166,13 +135,13 @@ impl SearchIndex {
     /// [`postings`](Self::postings) of a session's project, and those of its own records of other
     /// projects. `terms` is a JSON array.
     async fn readable_postings(
-        &mut self,
+        &self,
         key: &str,
         project: Option<&str>,
         terms: &str,
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>> {
-        let row = select_fields!(pool_row, self.conn, { of_project: String, own: String },
+        let (of_project, own): (String, String) = query!(row(), self.store.pool(),
             r#"select (
                 select json_group_array(json_array(j.value, (
                     select json_group_array(latest.ghap_id) from (
@@ -210,8 +179,8 @@ impl SearchIndex {
             ) as "own!: String""#;
             terms, key, project, filter.domain, filter.status, filter.part,
             limits::SEARCH_POSTINGS_OF_TERM, limits::SEARCH_OWN);
-        let mut lists: Vec<(String, Vec<i64>)> = from_json(&row.of_project)?;
-        let own: Vec<(String, Vec<i64>)> = from_json(&row.own)?;
+        let mut lists: Vec<(String, Vec<i64>)> = from_json(&of_project)?;
+        let own: Vec<(String, Vec<i64>)> = from_json(&own)?;
         lists.extend(own);
         Ok(lists)
     }
@@ -220,14 +189,14 @@ impl SearchIndex {
     /// term.
     #[boxed]
     pub async fn latest(
-        &mut self,
+        &self,
         reader: &Reader,
         term: &str,
         filter: &SearchFilter,
         limit: usize,
     ) -> Result<Vec<i64>> {
         let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
-        Ok(pool_values!(self.conn,
+        Ok(column!(self.store.pool(),
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                 and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
@@ -239,9 +208,9 @@ impl SearchIndex {
 
     /// Records by their row ids, with their terms.
     #[boxed]
-    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>> {
+    pub async fn candidates(&self, ids: &[i64]) -> Result<Vec<SearchCandidate>> {
         let ids = to_json(ids);
-        let candidates = pool_value!(self.conn,
+        let candidates = value!(self.store.pool(),
             r#"select json_group_array(json_array(
                 g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
                 t.aim, t.lesson, t.rest
@@ -253,8 +222,8 @@ impl SearchIndex {
 
     /// Complete records by their row ids, in any order.
     #[boxed]
-    pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>> {
-        ghaps_at(&mut self.conn, &to_json(ids)).await
+    pub async fn ghaps(&self, ids: &[i64]) -> Result<Vec<Ghap>> {
+        ghaps_at(self.store, &to_json(ids)).await
     }
 }
 
@@ -267,14 +236,14 @@ mod tests {
     };
 
     async fn matches(at: &TestStore, term: &str) -> usize {
-        let mut index = at.store.search().index().await.unwrap();
+        let index = at.store.search();
         let postings =
             index.postings(&Reader::All, &[term], &SearchFilter::default()).await.unwrap();
         postings[0].1.len()
     }
 
     async fn frequency(at: &TestStore, term: &str) -> i64 {
-        let mut index = at.store.search().index().await.unwrap();
+        let index = at.store.search();
         index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |(_, records)| *records)
     }
 
@@ -296,7 +265,7 @@ mod tests {
             (1, 1),
             "no change"
         );
-        let mut index = at.store.search().index().await.unwrap();
+        let index = at.store.search();
         let parts = ["parsre", "parser"].map(|word| (word, text::any_of(["par", "ser", "sre"])));
         let (known, like) = index.known(&["parser", "parsre"], &parts).await.unwrap();
         assert_eq!(known, (1, vec![("parser".to_owned(), 1)]));
@@ -324,7 +293,7 @@ mod tests {
         put(&at, ghap).await;
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
             matches(&at, term).await;
-            let mut index = at.store.search().index().await.unwrap();
+            let index = at.store.search();
             index.latest(&Reader::All, term, &SearchFilter::default(), 1).await.unwrap();
             index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();
         }

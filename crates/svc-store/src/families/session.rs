@@ -3,17 +3,15 @@
 use svc_model::{
     Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash, backend_names,
     journal::{Session, SessionSource, ToolUse},
+    json_bytes,
 };
 
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
 use crate::{
     PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount, boxed,
-    columns::{non_empty, to_json},
-    read_query::read_page,
-    statement::{
-        change, changed, direct_row, pool_all, pool_find_value, pool_page, pool_values, read_one,
-        select_fields, select_one, select_value, select_values,
-    },
+    columns::{Columns, DirectRow, Fault, non_empty, to_json},
+    readers::Rows as _,
+    statement::{change, changed, column, direct_row, fields, find_value, query, value},
 };
 
 direct_row!(Session {
@@ -30,35 +28,28 @@ direct_row!(Session {
 });
 direct_row!(ToolUse { tool_name, agent_id: non_empty, count, last_at });
 
-direct_row! {
-    struct RawOwner {
-        created_by: String,
-        project: String,
-    }
-}
-
-impl From<RawOwner> for Ownership {
-    fn from(raw: RawOwner) -> Self {
-        Self::from_row(&raw.created_by, raw.project)
+impl DirectRow for Ownership {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let created_by: String = columns.next("created_by")?;
+        Ok(Self::from_row(&created_by, columns.next("project")?))
     }
 }
 
 macro_rules! owners {
-    ($run:ident, $($rest:tt)*) => {
-        $run!("select created_by, project from session ", RawOwner, $($rest)*)
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),"select created_by, project from session ", $($rest)*)
     };
 }
 
 macro_rules! sessions {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select s.session_id as "session_id!", s.project, s.client, s.source as "source: SessionSource",
                 s.started_at as "started_at: Timestamp", s.last_seen_at as "last_seen_at: Timestamp",
                 s.ended_at as "ended_at: Timestamp", s.end_reason,
                 coalesce(c.total, 0) as "tool_calls!: i64", coalesce(c.since, 0) as "tool_count!: i64"
             from session s
             left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "#,
-            Session,
             $($rest)*
         )
     };
@@ -102,19 +93,19 @@ impl SessionWrites<'_> {
 
     #[boxed]
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>> {
-        Ok(sessions!(select_one, self.tx,
+        Ok(sessions!(one(), self.tx.direct,
             "where s.session_id = ? and s.created_by <> 'removed'"; session_id))
     }
 
     #[boxed]
     pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>> {
-        Ok(owners!(select_one, self.tx, "where session_id = ?"; session_id).map(Ownership::from))
+        Ok(owners!(one(), self.tx.direct, "where session_id = ?"; session_id))
     }
 
     /// Restrictions on who may use a session, besides its owner.
     #[boxed]
     pub async fn lock(&mut self, session_id: &str) -> Result<SessionRestrictions> {
-        let row = select_fields!(select_one, self.tx,
+        let row = fields!(one(), self.tx.direct,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
             r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#;
             session_id);
@@ -145,7 +136,7 @@ impl SessionWrites<'_> {
     #[boxed]
     pub async fn open_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
         let owner = owner.to_string();
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
             order by last_seen_at desc, session_id desc limit ?"#; owner, limit))
     }
@@ -165,7 +156,7 @@ impl SessionWrites<'_> {
         let done = change!(self.tx,
             "update session set created_by = ? where session_id = ?"; owner, session_id);
         changed(done, "session", session_id)?;
-        let peers = select_values!(self.tx,
+        let peers = column!(self.tx.direct,
             r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
             returning peer_id as "peer_id!: String""#; to, session_id, from);
         Ok(peers.into_iter().map(PeerId::from).collect())
@@ -183,7 +174,7 @@ impl SessionWrites<'_> {
     #[boxed]
     pub async fn all_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
         let owner = owner.to_string();
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select session_id as "session_id!" from session where created_by = ? limit ?"#; owner, limit))
     }
 
@@ -227,19 +218,19 @@ impl SessionWrites<'_> {
 impl SessionReads<'_> {
     #[boxed]
     pub async fn get(&self, session_id: &str) -> Result<Option<Session>> {
-        Ok(sessions!(read_one, self.store,
+        Ok(sessions!(one(), self.store.near(),
             "where s.session_id = ? and s.created_by <> 'removed'"; session_id))
     }
 
     #[boxed]
     pub async fn owner(&self, session_id: &str) -> Result<Option<Ownership>> {
-        Ok(owners!(read_one, self.store, "where session_id = ?"; session_id).map(Ownership::from))
+        Ok(owners!(one(), self.store.near(), "where session_id = ?"; session_id))
     }
 
     #[boxed]
     pub async fn latest_of(&self, owner: &Principal) -> Result<Option<String>> {
         let owner = owner.to_string();
-        Ok(pool_find_value!(self.store,
+        Ok(find_value!(self.store.pool(),
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
             order by last_seen_at desc, started_at desc, session_id desc limit 1"#; owner))
     }
@@ -247,7 +238,7 @@ impl SessionReads<'_> {
     /// Sessions with a secret that ended before `before`, at most `limit`.
     #[boxed]
     pub async fn to_forget(&self, before: Timestamp, limit: u32) -> Result<Vec<String>> {
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             r#"select session_id as "session_id!" from session
             where secret is not null and ended_at < ? order by ended_at limit ?"#; before, limit))
     }
@@ -268,7 +259,7 @@ impl SessionReads<'_> {
         // Each condition has an index in the order of the list.
         macro_rules! page {
             ($first:literal) => {
-                sessions!(pool_page, self.store,
+                sessions!(page(size, json_bytes), self.store.pool(),
                     $first + "and (?1 is null or s.project = ?1) and (?2 is null or s.client in (?2, ?9))
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (s.last_seen_at, s.session_id) < (?4, ?5)
@@ -278,14 +269,13 @@ impl SessionReads<'_> {
                     reader.project(), other)
             };
         }
-        let rows = if filter.open == Some(true) {
+        Ok(if filter.open == Some(true) {
             page!("where s.ended_at is null ")
         } else if filter.project.is_some() {
             page!("where s.project = ?1 ")
         } else {
             page!("where true ")
-        };
-        read_page(rows, size, Ok, |session| session).await
+        })
     }
 
     /// Sessions that the reader may read and whose ids begin with `prefix`, open ones first, at
@@ -297,7 +287,7 @@ impl SessionReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Session>> {
-        Ok(sessions!(pool_all, self.store,
+        Ok(sessions!(all(), self.store.pool(),
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
                 and (?3 is null or s.project = ?4 or s.reader_key = ?3) and s.created_by <> 'removed'
             order by s.ended_at is not null, s.last_seen_at desc limit ?2";
@@ -342,7 +332,7 @@ impl ToolCountWrites<'_> {
     }
 
     async fn add_call(&mut self, session_id: &str, agent_id: &str) -> Result<i64> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
             on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
             returning since as "since!: i64""#; session_id, agent_id))
@@ -377,10 +367,9 @@ impl ToolCountReads<'_> {
     /// How often each tool was called in a session, by sub-agent, the most called first.
     #[boxed]
     pub async fn uses(&self, session_id: &str) -> Result<Vec<ToolUse>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
-            where session_id = ? order by agent_id, count desc, tool_name"#,
-            ToolUse, self.store; session_id))
+            where session_id = ? order by agent_id, count desc, tool_name"#; session_id))
     }
 }
 

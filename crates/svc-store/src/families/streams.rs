@@ -6,19 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::{Stream, TryStreamExt as _};
-use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
+use svc_model::{
+    Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp, json_bytes,
+};
 
 use super::{EventReads, StreamReads, StreamWrites};
 use crate::{
     FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed,
     bus::StreamChange,
-    columns::{VisibilityColumns, to_json, visibility_of},
-    read_query::read_page,
-    statement::{
-        change, changed, direct_row, pool_find_value, pool_stream, pool_value, pool_values,
-        select_fields, select_value,
-    },
+    columns::{Columns, DirectRow, Fault, VisibilityColumns, to_json, visibility_of},
+    readers::Rows as _,
+    statement::{change, changed, column, direct_row, fields, find_value, query, value},
     tx::Undo,
 };
 
@@ -31,7 +29,7 @@ impl StreamWrites<'_> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
         }
-        let row = select_fields!(select_one, self.tx,
+        let row = fields!(one(), self.tx.direct,
             {
                 id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
                 runner: Option<String>, project: Option<String>, head: i64
@@ -67,7 +65,7 @@ impl StreamWrites<'_> {
             return Ok(state);
         }
         let (text, columns) = (name.as_str(), VisibilityColumns::from(visibility));
-        let id = select_value!(self.tx,
+        let id = value!(self.tx.direct,
             r#"insert into stream (name, created_at, visibility, owner, runner, project) values (?, ?, ?, ?, ?, ?)
             returning id as "id!: i64""#;
             text, self.tx.now, columns.visibility, columns.owner, columns.runner, columns.project);
@@ -126,7 +124,7 @@ impl StreamWrites<'_> {
             return Ok(known);
         };
         let ids = to_json(&ids);
-        let rows = select_fields!(select_all, self.tx, { producer_id: String, seq: Seq },
+        let rows = fields!(all(), self.tx.direct, { producer_id: String, seq: Seq },
             r#"select producer_id as "producer_id!", seq from event
             where stream_id = ? and producer_id in (select value from json_each(?))"#;
             state.id, ids);
@@ -175,7 +173,7 @@ impl StreamWrites<'_> {
 impl StreamReads<'_> {
     #[boxed]
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>> {
-        let row = select_fields!(pool_one, self.store,
+        let row = fields!(one(), self.store.pool(),
             {
                 id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
                 runner: Option<String>, project: Option<String>, floor: i64, head: i64
@@ -195,7 +193,7 @@ impl StreamReads<'_> {
 
     #[boxed]
     pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>> {
-        Ok(pool_find_value!(self.store,
+        Ok(find_value!(self.store.pool(),
             r#"select e.at as "at!: Timestamp" from event e
             where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#;
             name.as_str()))
@@ -211,7 +209,7 @@ impl StreamReads<'_> {
         after: i64,
     ) -> Result<Vec<(String, i64)>> {
         let (names, level) = (to_json(names), reader.level());
-        let rows = select_fields!(pool_all, self.store, { name: String, head: i64 },
+        Ok(query!(all(), self.store.pool(),
             r#"select name as "name!: String", head as "head!: i64" from (
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
                 from stream s
@@ -219,8 +217,7 @@ impl StreamReads<'_> {
                     and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                         or ?3 = 1 and coalesce(s.owner, s.project) is not null)
             ) where head > ?2 order by head"#;
-            names, after, level, reader.owner(), reader.project());
-        Ok(rows.into_iter().map(|row| (row.name, row.head)).collect())
+            names, after, level, reader.owner(), reader.project()))
     }
 
     /// Streams, the latest first: those created before the stream with the row id `before`.
@@ -232,20 +229,19 @@ impl StreamReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<(i64, String)>> {
         let limit = size.limit();
-        let rows = select_fields!(pool_page, self.store, { id: i64, name: String },
+        Ok(query!(page(size, json_bytes), self.store.pool(),
             r#"select id, name from stream s
             where id < ?1 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
             order by id desc limit ?2"#;
-            before, limit, reader.level(), reader.owner(), reader.project());
-        read_page(rows, size, |row| Ok((row.id, row.name)), |row| row).await
+            before, limit, reader.level(), reader.owner(), reader.project()))
     }
 
     /// Names of streams that begin with `prefix`, sorted.
     #[boxed]
     pub async fn names(&self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<String>> {
         let beyond = format!("{prefix}\x7f");
-        Ok(pool_values!(self.store,
+        Ok(column!(self.store.pool(),
             "select name from stream s
             where name >= ?1 and name < ?2 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
@@ -261,9 +257,16 @@ fn producer_ids(events: &[NewEvent]) -> HashSet<&str> {
 /// Streams that a feed reads one by one, for a page.
 const FEW_STREAMS: i64 = 32;
 
-direct_row! {
-    struct StreamRow { position: i64, seq: Seq, kind: String, data: String, at: Timestamp }
+/// An event of a stream whose name is known.
+struct StreamRow {
+    position: i64,
+    seq: Seq,
+    kind: String,
+    data: String,
+    at: Timestamp,
 }
+
+direct_row!(StreamRow { position, seq, kind, data, at });
 
 impl StreamRow {
     fn event(self, stream: StreamName) -> Event {
@@ -272,39 +275,22 @@ impl StreamRow {
     }
 }
 
-direct_row! {
-    struct FeedRow {
-        position: i64,
-        name: String,
-        seq: Seq,
-        kind: String,
-        data: String,
-        at: Timestamp,
+impl DirectRow for Event {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        Ok(Self {
+            position: columns.next("position")?,
+            stream: Arc::<str>::from(columns.next::<String>("name")?).into(),
+            seq: columns.next("seq")?,
+            kind: columns.next::<String>("kind")?.into(),
+            data: columns.next::<String>("data")?.into(),
+            at: columns.next("at")?,
+        })
     }
 }
 
-impl From<FeedRow> for Event {
-    fn from(row: FeedRow) -> Self {
-        let FeedRow { position, name, seq, kind, data, at } = row;
-        StreamRow { position, seq, kind, data, at }.event(Arc::<str>::from(name).into())
-    }
-}
-
-async fn page_of(
-    take: PageSize,
-    mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
-) -> Result<LogPage> {
-    let (mut page, mut bytes) = (LogPage::default(), 0);
-    while let Some(event) = rows.try_next().await? {
-        bytes += event.data.len();
-        let full = page.events.len() >= take.rows as usize || bytes > take.bytes;
-        if full && !page.events.is_empty() {
-            page.more = true;
-            break;
-        }
-        page.events.push(event);
-    }
-    Ok(page)
+fn stream_page(page: RowPage<StreamRow>, name: &StreamName) -> LogPage {
+    let events = page.rows.into_iter().map(|row| row.event(name.clone())).collect();
+    LogPage { events, more: page.more }
 }
 
 impl EventReads<'_> {
@@ -313,7 +299,7 @@ impl EventReads<'_> {
     pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>> {
         // Positions follow time, except after a clock was set back. A scan from the oldest event
         // suffices: it stops at the first event that is not older, and retention keeps it short.
-        let first_young = pool_find_value!(self.store,
+        let first_young = find_value!(self.store.pool(),
             r#"select position as "position!" from event where at >= ? order by position limit 1"#;
             before);
         let (_, head) = self.bounds().await?;
@@ -324,8 +310,8 @@ impl EventReads<'_> {
     /// When the oldest event was appended; `None` without events.
     #[boxed]
     pub async fn first_at(&self) -> Result<Option<Timestamp>> {
-        Ok(pool_find_value!(
-            self.store,
+        Ok(find_value!(
+            self.store.pool(),
             r#"select at as "at: Timestamp" from event order by position limit 1"#
         ))
     }
@@ -333,7 +319,7 @@ impl EventReads<'_> {
     /// The highest position that retention removed, and the highest position of the log.
     #[boxed]
     pub async fn bounds(&self) -> Result<(i64, i64)> {
-        let row = select_fields!(pool_row, self.store, { trimmed: Option<i64>, head: Option<i64> },
+        let row = fields!(row(), self.store.pool(), { trimmed: Option<i64>, head: Option<i64> },
             r#"select
                 (select value from meta where name = 'trimmed') as "trimmed: i64",
                 (select max(position) from event) as "head: i64""#);
@@ -351,12 +337,11 @@ impl EventReads<'_> {
         take: PageSize,
     ) -> Result<LogPage> {
         let limit = take.limit();
-        let rows = pool_stream!(
+        let page = query!(page(take, |row: &StreamRow| row.data.len()), self.store.pool(),
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
-            order by seq limit ?4"#,
-            StreamRow, self.store; stream, after, kind, limit);
-        page_of(take, rows.map_ok(|row| row.event(name.clone()))).await
+            order by seq limit ?4"#; stream, after, kind, limit);
+        Ok(stream_page(page, name))
     }
 
     /// Events of one kind in a stream before the seq `before`, the latest first. The cost depends
@@ -371,12 +356,11 @@ impl EventReads<'_> {
         take: PageSize,
     ) -> Result<LogPage> {
         let limit = take.limit();
-        let rows = pool_stream!(
+        let page = query!(page(take, |row: &StreamRow| row.data.len()), self.store.pool(),
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ? and seq < ? and kind = ?
-            order by seq desc limit ?"#,
-            StreamRow, self.store; stream, before, kind, limit);
-        page_of(take, rows.map_ok(|row| row.event(name.clone()))).await
+            order by seq desc limit ?"#; stream, before, kind, limit);
+        Ok(stream_page(page, name))
     }
 
     /// Events of several streams after the position `after` and up to `until`, in order. `kind`
@@ -397,10 +381,9 @@ impl EventReads<'_> {
         let reader = scope.reader();
         macro_rules! page {
             ($events:literal, $first:literal) => {
-                pool_stream!(
+                query!(page(take, |event: &Event| event.data.len()),
                     r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
-            from "#,
-                    FeedRow, self.store,
+            from "#, self.store.pool(),
                     $events + " cross join stream s on s.id = e.stream_id
             where " + $first + " and e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
                 and e.position <= ?6
@@ -412,14 +395,14 @@ impl EventReads<'_> {
             };
         }
         // Frames are most of the log, so they have no index of their kind.
-        let rows = match kind {
+        let page = match kind {
             None | Some("frame") => page!("event e", "true"),
             // Names the index, because statistics may make a range of positions look as cheap.
             Some(_) => {
                 page!("event e indexed by event_kind", "e.kind = ?4 and e.kind <> 'frame'")
             }
         };
-        page_of(take, rows.map_ok(Event::from)).await
+        Ok(LogPage { events: page.rows, more: page.more })
     }
 
     /// Whether a scope has so few streams that a page is read stream by stream.
@@ -428,7 +411,7 @@ impl EventReads<'_> {
         if lowest.is_empty() {
             return Ok(false);
         }
-        let count = pool_value!(self.store,
+        let count = value!(self.store.pool(),
             r#"select count(*) as "count!: i64"
             from (select 1 from stream where name >= ?1 and name < ?2 limit ?3)"#;
             lowest, beyond, FEW_STREAMS + 1);
@@ -447,7 +430,7 @@ impl EventReads<'_> {
     ) -> Result<LogPage> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
         let reader = scope.reader();
-        let rows = pool_stream!(
+        let page = query!(page(take, |event: &Event| event.data.len()), self.store.pool(),
             r#"with recursive place (id, name, low, high) as (
                 select s.id, s.name, (select coalesce(min(seq), 1) - 1 from event where stream_id = s.id),
                     (select coalesce(max(seq), 0) from event where stream_id = s.id)
@@ -468,10 +451,9 @@ impl EventReads<'_> {
             from place p
             cross join event e on e.stream_id = p.id and e.seq > p.low and e.seq <= p.low + ?5
             where p.low = p.high and e.position <= ?4
-            order by e.position limit ?5"#,
-            FeedRow, self.store;
+            order by e.position limit ?5"#;
             after, lowest, beyond, until, limit, reader.level(), reader.owner(), reader.project());
-        page_of(take, rows.map_ok(Event::from)).await
+        Ok(LogPage { events: page.rows, more: page.more })
     }
 }
 

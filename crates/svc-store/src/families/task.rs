@@ -1,96 +1,73 @@
 //! Rows of tasks. The last seq and the time of the last change are read from the task's stream.
 
-use futures_util::TryStreamExt as _;
 use svc_model::{
     MachineId, MachineProcess, Ownership, Principal, ProcessIdentity, Reader, Seq, StreamName,
-    Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp, is_cut_result,
+    Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp, is_cut_result, json_bytes,
 };
 
 use super::{TaskReads, TaskWrites};
 use crate::{
-    PageSize, Result, RowPage, StoreError, StreamState, TaskRow, boxed,
-    read_query::read_page,
-    statement::{
-        StoredRow, change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of,
-        select_fields, select_one,
-    },
+    PageSize, Result, RowPage, StreamState, TaskRow, boxed,
+    columns::{Columns, DirectRow, Fault},
+    readers::Rows as _,
+    statement::{change, changed, query},
 };
 
-direct_row! {
-    struct RawTask {
-        task_id: String,
-        title: Option<String>,
-        agent: Option<String>,
-        prompt: Option<String>,
-        from_peer: Option<String>,
-        metadata: Option<String>,
-        status: TaskStatus,
-        exit_code: Option<i64>,
-        signal: Option<String>,
-        error: Option<String>,
-        created_by: String,
-        runner: Option<String>,
-        project: String,
-        runner_pid: Option<i64>,
-        runner_started: Option<String>,
-        machine_id: MachineId,
-        reason: Option<String>,
-        result: Option<String>,
-        cancel_requested_at: Option<Timestamp>,
-        created_at: Timestamp,
-        updated_at: Timestamp,
-        closed_at: Option<Timestamp>,
-        last_id: Seq,
-    }
-}
-
-impl TryFrom<RawTask> for TaskRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawTask) -> Result<Self> {
-        let row = StoredRow { table: "task", id: &raw.task_id };
-        let metadata = raw.metadata.as_deref();
-        let metadata = metadata.map(|text| row.json("metadata", text)).transpose()?;
-        let exit_code = raw.exit_code.map(|code| row.number("exit_code", code)).transpose()?;
-        let runner_pid = raw.runner_pid.map(|pid| row.number("runner_pid", pid)).transpose()?;
-        if raw.status.is_terminal() != raw.closed_at.is_some() {
-            let (closed_at, status) = (raw.closed_at, raw.status.as_str());
-            return Err(row.bad(format!("closed_at: {closed_at:?} contradicts {status}")));
+impl DirectRow for TaskRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let task_id = columns.next("task_id")?;
+        let (title, agent) = (columns.next("title")?, columns.next("agent")?);
+        let (prompt, from) = (columns.next("prompt")?, columns.next("from_peer")?);
+        let metadata = columns.json_if_any("metadata")?;
+        let status: TaskStatus = columns.next("status")?;
+        let report = TaskReport {
+            exit_code: columns.next("exit_code")?,
+            signal: columns.next("signal")?,
+            error: columns.next("error")?,
+        };
+        let created_by: String = columns.next("created_by")?;
+        let runner: Option<String> = columns.next("runner")?;
+        let owned = Ownership {
+            runner: runner.as_deref().and_then(Principal::parse),
+            ..Ownership::from_row(&created_by, columns.next("project")?)
+        };
+        let runner_pid: Option<u32> = columns.next("runner_pid")?;
+        let started: Option<String> = columns.next("runner_started")?;
+        let started = started.unwrap_or_default();
+        let machine_id = columns.next("machine_id")?;
+        let process = runner_pid.map(|pid| ProcessIdentity { pid, started });
+        let process = process.map(|process| MachineProcess { machine_id, process });
+        let reason = columns.next("reason")?;
+        let result: Option<String> = columns.next("result")?;
+        let task = Task {
+            task_id,
+            title,
+            agent,
+            prompt,
+            from,
+            metadata,
+            status,
+            report,
+            reason,
+            result_truncated: result.as_deref().is_some_and(is_cut_result),
+            result,
+            cancel_requested_at: columns.next("cancel_requested_at")?,
+            created_at: columns.next("created_at")?,
+            updated_at: columns.next("updated_at")?,
+            closed_at: columns.next("closed_at")?,
+            last_id: columns.next("last_id")?,
+        };
+        if status.is_terminal() != task.closed_at.is_some() {
+            let closed_at = task.closed_at;
+            return Err(format!("closed_at: {closed_at:?} contradicts {}", status.as_str()).into());
         }
-        Ok(Self {
-            task: Task {
-                task_id: TaskId::from(raw.task_id),
-                title: raw.title,
-                agent: raw.agent,
-                prompt: raw.prompt,
-                from: raw.from_peer,
-                metadata,
-                status: raw.status,
-                report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
-                reason: raw.reason,
-                result_truncated: raw.result.as_deref().is_some_and(is_cut_result),
-                result: raw.result,
-                cancel_requested_at: raw.cancel_requested_at,
-                created_at: raw.created_at,
-                updated_at: raw.updated_at,
-                closed_at: raw.closed_at,
-                last_id: raw.last_id,
-            },
-            owned: Ownership {
-                runner: raw.runner.as_deref().and_then(Principal::parse),
-                ..Ownership::from_row(&raw.created_by, raw.project)
-            },
-            process: runner_pid.map(|pid| MachineProcess {
-                machine_id: raw.machine_id,
-                process: ProcessIdentity { pid, started: raw.runner_started.unwrap_or_default() },
-            }),
-        })
+        Ok(Self { task, owned, process })
     }
 }
 
 macro_rules! tasks {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
                 t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.created_by, t.runner, t.project,
                 t.runner_pid, t.runner_started, t.machine_id as "machine_id!: MachineId", t.reason, t.result,
@@ -100,33 +77,34 @@ macro_rules! tasks {
             from task t
             left join event e on e.stream_id = t.stream_id
                 and e.seq = (select max(seq) from event where stream_id = t.stream_id) "#,
-            RawTask,
             $($rest)*
         )
     };
+}
+
+fn task_bytes(row: &TaskRow) -> usize {
+    json_bytes(&row.task)
 }
 
 impl TaskWrites<'_> {
     /// A task by its id, with the stream's head including uncommitted events.
     #[boxed]
     pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>> {
-        let raw = tasks!(select_one, self.tx, "where t.task_id = ?"; id);
-        self.with_head(raw).await
+        let row = tasks!(one(), self.tx.direct, "where t.task_id = ?"; id);
+        self.with_head(row).await
     }
 
     #[boxed]
     pub async fn by_key(&mut self, created_by: &str, key: &str) -> Result<Option<TaskRow>> {
-        let raw = tasks!(select_one, self.tx,
+        let row = tasks!(one(), self.tx.direct,
             "where t.created_by = ? and t.idempotency_key = ?"; created_by, key);
-        self.with_head(raw).await
+        self.with_head(row).await
     }
 
     /// Events of the current commit are not in the table yet, so the head comes from the writer's
     /// state.
-    async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>> {
-        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
-            return Ok(None);
-        };
+    async fn with_head(&mut self, row: Option<TaskRow>) -> Result<Option<TaskRow>> {
+        let Some(mut row) = row else { return Ok(None) };
         let stream = StreamName::new("task", &row.task.task_id);
         if let Some(StreamState { head, .. }) = self.tx.streams().state(&stream).await? {
             row.task.last_id = head;
@@ -180,7 +158,7 @@ impl TaskWrites<'_> {
 impl TaskReads<'_> {
     #[boxed]
     pub async fn get(&self, id: &TaskId) -> Result<Option<TaskRow>> {
-        row_of(tasks!(pool_one, self.store, "where t.task_id = ?"; id))
+        Ok(tasks!(one(), self.store.pool(), "where t.task_id = ?"; id))
     }
 
     /// Tasks that the reader may read, the latest first, before the cursor `before` (time of
@@ -200,7 +178,7 @@ impl TaskReads<'_> {
         // fewest tasks is read, and the others filter it.
         macro_rules! page {
             ($first:literal) => {
-                tasks!(pool_page, self.store,
+                tasks!(page(size, task_bytes), self.store.pool(),
                     $first + "and (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
                 and (?8 is null or t.created_by = ?8 or t.runner = ?8 or t.project = ?9)
@@ -210,7 +188,7 @@ impl TaskReads<'_> {
             };
         }
         let is_open = filter.status.is_some_and(|status| !status.is_terminal());
-        let rows = if is_open {
+        Ok(if is_open {
             page!("where t.status = ?1 ")
         } else if filter.agent.is_some() {
             page!("where t.agent = ?2 ")
@@ -220,8 +198,7 @@ impl TaskReads<'_> {
             page!("where t.status = ?1 ")
         } else {
             page!("where true ")
-        };
-        read_page(rows, size, TaskRow::try_from, |row| &row.task).await
+        })
     }
 
     /// Tasks that the reader may read and whose ids begin with `prefix`, unfinished ones first, at
@@ -233,14 +210,12 @@ impl TaskReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<TaskRow>> {
-        let rows = tasks!(pool_page, self.store,
+        // Tasks can be large, so the page is also bounded in bytes.
+        let page = tasks!(page(PageSize::rows(limit), task_bytes), self.store.pool(),
             "where t.task_id >= ?1 and t.task_id < ?1 || '~'
                 and (?3 is null or t.created_by = ?3 or t.runner = ?3 or t.project = ?4)
             order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2";
             prefix, limit, reader.owner(), reader.project());
-        // Tasks can be large, so the page is also bounded in bytes.
-        let page =
-            read_page(rows, PageSize::rows(limit), TaskRow::try_from, |row| &row.task).await?;
         Ok(page.rows)
     }
 
@@ -253,42 +228,35 @@ impl TaskReads<'_> {
         count: u32,
         bytes: usize,
     ) -> Result<(Vec<(Seq, String)>, bool)> {
-        let mut rows = select_fields!(pool_stream, self.store, { seq: i64, data: String },
+        let size = PageSize { rows: count, bytes };
+        let length = |(_, data): &(Seq, String)| data.len();
+        let RowPage { rows: mut frames, more } = query!(page(size, length), self.store.pool(),
             "select e.seq, e.data
             from event e
             where e.stream_id = (select stream_id from task where task_id = ?) and e.kind = 'frame'
             order by e.seq desc limit ?"; id, count);
-        let (mut frames, mut total, mut cut) = (Vec::new(), 0, false);
-        while let Some(row) = rows.try_next().await? {
-            total += row.data.len();
-            if total > bytes && !frames.is_empty() {
-                cut = true;
-                break;
-            }
-            frames.push((row.seq, row.data));
-        }
         frames.reverse();
-        Ok((frames, cut))
+        Ok((frames, more))
     }
 
     /// Tasks that nobody has begun and that have no event since `before`.
     #[boxed]
     pub async fn old_pending(&self, before: Timestamp) -> Result<Vec<TaskRow>> {
-        rows_of(tasks!(pool_all, self.store,
+        Ok(tasks!(all(), self.store.pool(),
             "where t.status = 'pending' and e.at <= ? order by e.at limit 500"; before))
     }
 
     /// Tasks whose runners' processes are on a machine, and that have not ended.
     #[boxed]
     pub async fn active_on(&self, machine: &MachineId) -> Result<Vec<TaskRow>> {
-        rows_of(tasks!(pool_all, self.store,
+        Ok(tasks!(all(), self.store.pool(),
             "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500"; machine))
     }
 
     /// Running tasks that have no event since `before`, without those that another machine runs.
     #[boxed]
     pub async fn silent(&self, before: Timestamp) -> Result<Vec<TaskRow>> {
-        rows_of(tasks!(pool_all, self.store,
+        Ok(tasks!(all(), self.store.pool(),
             "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500";
             before, self.store.machine_id()))
     }

@@ -3,82 +3,65 @@
 
 use std::time::Duration;
 
-use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId};
+use svc_model::{
+    MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId, json_bytes,
+};
 
 use super::{BrowserReads, BrowserWrites, TokenReads, TokenWrites};
 use crate::{
-    LoginCodeRow, PageSize, ProcessSubject, Result, RowPage, StoreError, SubjectHolders, TokenEnd,
-    TokenRow, boxed,
-    read_query::read_page,
-    statement::{
-        StoredRow, change, changed, direct_row, pool_all, pool_find_value, pool_one, pool_page,
-        pool_value, read_one, row_of, rows_of, select_fields, select_one, select_value,
-        select_values,
-    },
+    LoginCodeRow, PageSize, ProcessSubject, Result, RowPage, SubjectHolders, TokenEnd, TokenRow,
+    boxed,
+    columns::{Columns, DirectRow, Fault},
+    readers::Rows as _,
+    statement::{change, changed, column, direct_row, find_value, query, value},
 };
 
-direct_row! {
-    struct RawToken {
-        token_id: String,
-        session: String,
-        scopes: String,
-        project: Option<String>,
-        created_at: Timestamp,
-        expires_at: Timestamp,
-        last_used_at: Option<Timestamp>,
-        revoked_at: Option<Timestamp>,
-        client_pid: Option<i64>,
-        client_started: Option<String>,
-        cwd: Option<String>,
-        operator_credential: Option<String>,
-    }
-}
-
-impl TryFrom<RawToken> for TokenRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawToken) -> Result<Self> {
-        let scopes = scopes_of(&raw.token_id, &raw.scopes)?;
-        let process = process_of(&raw.token_id, raw.client_pid, raw.client_started)?;
+impl DirectRow for TokenRow {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
         Ok(Self {
-            token_id: TokenId::from(raw.token_id),
-            session: raw.session,
-            scopes,
-            project: raw.project,
-            created_at: raw.created_at,
-            expires_at: raw.expires_at,
-            last_used_at: raw.last_used_at,
-            revoked_at: raw.revoked_at,
-            process,
-            cwd: raw.cwd,
-            operator_credential: raw.operator_credential,
+            token_id: columns.next("token_id")?,
+            session: columns.next("session")?,
+            scopes: columns.json("scopes")?,
+            project: columns.next("project")?,
+            created_at: columns.next("created_at")?,
+            expires_at: columns.next("expires_at")?,
+            last_used_at: columns.next("last_used_at")?,
+            revoked_at: columns.next("revoked_at")?,
+            process: process(columns)?,
+            cwd: columns.next("cwd")?,
+            operator_credential: columns.next("operator_credential")?,
         })
     }
 }
 
-fn scopes_of(token: &str, scopes: &str) -> Result<Vec<String>> {
-    StoredRow { table: "token", id: token }.json("scopes", scopes)
+/// The process of a client, if the row names one.
+fn process(columns: &mut Columns<'_>) -> Result<Option<ProcessIdentity>, Fault> {
+    let pid: Option<u32> = columns.next("client_pid")?;
+    let started: Option<String> = columns.next("client_started")?;
+    Ok(pid.zip(started).map(|(pid, started)| ProcessIdentity { pid, started }))
 }
 
-fn process_of(
-    token: &str,
-    pid: Option<i64>,
-    started: Option<String>,
-) -> Result<Option<ProcessIdentity>> {
-    let (Some(pid), Some(started)) = (pid, started) else { return Ok(None) };
-    let pid = StoredRow { table: "token", id: token }.number("client_pid", pid)?;
-    Ok(Some(ProcessIdentity { pid, started }))
+impl DirectRow for ProcessSubject {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        Ok(Self {
+            token_id: columns.next("token_id")?,
+            session: columns.next("session")?,
+            scopes: columns.json("scopes")?,
+            project: columns.next("project")?,
+            cwd: columns.next("cwd")?,
+            is_barred: columns.next("is_barred")?,
+        })
+    }
 }
 
 macro_rules! tokens {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String",
                 created_at as "created_at: Timestamp",
                 expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
                 revoked_at as "revoked_at: Timestamp", client_pid, client_started, cwd, operator_credential
             from token "#,
-            RawToken,
             $($rest)*
         )
     };
@@ -109,14 +92,14 @@ impl TokenWrites<'_> {
         change!(self.tx,
             "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?";
             self.tx.now, TokenEnd::Revoked, id);
-        row_of(tokens!(select_one, self.tx, "where token_id = ?"; id))
+        Ok(tokens!(one(), self.tx.direct, "where token_id = ?"; id))
     }
 
     /// Revokes the minted tokens of a session and returns those that were not revoked before. The
     /// token of a process is revoked with the end of the process.
     #[boxed]
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
             returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
@@ -126,7 +109,7 @@ impl TokenWrites<'_> {
     /// Revokes all tokens of a session and returns those that were not revoked before.
     #[boxed]
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
             returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
@@ -140,7 +123,7 @@ impl TokenWrites<'_> {
         process: &ProcessIdentity,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
                 limit ?5)
@@ -156,7 +139,7 @@ impl TokenWrites<'_> {
         machine: &MachineId,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where machine_id = ?3 and client_pid is not null and revoked_at is null
                 limit ?4)
@@ -174,7 +157,7 @@ impl TokenWrites<'_> {
     /// The `svc` processes that use tokens of a client's process.
     #[boxed]
     pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>> {
-        Ok(select_values!(self.tx,
+        Ok(column!(self.tx.direct,
             r#"select distinct bearer as "bearer!" from token
             where client_pid = ? and client_started = ? and bearer is not null"#;
             process.pid, process.started))
@@ -190,7 +173,7 @@ impl TokenWrites<'_> {
         kept: u32,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
@@ -214,38 +197,24 @@ impl TokenWrites<'_> {
         &mut self,
         process: &ProcessIdentity,
     ) -> Result<Option<ProcessSubject>> {
-        let row = select_fields!(select_one, self.tx,
-            {
-                token_id: String, session: String, scopes: String, project: Option<String>,
-                cwd: Option<String>, is_barred: bool
-            },
+        Ok(query!(one(), self.tx.direct,
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String", cwd,
                 exists (select 1 from token where client_pid = ?1 and client_started = ?2
                     and revoke_reason = 'revoked') as "is_barred!: bool"
             from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#;
-            process.pid, process.started);
-        let Some(row) = row else { return Ok(None) };
-        let scopes = scopes_of(&row.token_id, &row.scopes)?;
-        Ok(Some(ProcessSubject {
-            token_id: Some(TokenId::from(row.token_id)),
-            session: row.session,
-            scopes,
-            project: row.project,
-            cwd: row.cwd,
-            is_barred: row.is_barred,
-        }))
+            process.pid, process.started))
     }
 
     #[boxed]
     pub async fn of_process(&mut self, process: &ProcessIdentity) -> Result<Option<TokenRow>> {
-        row_of(tokens!(select_one, self.tx,
+        Ok(tokens!(one(), self.tx.direct,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1"; process.pid, process.started, self.tx.now))
     }
 
     #[boxed]
     pub async fn is_subject(&mut self, session: &str) -> Result<bool> {
-        Ok(select_value!(self.tx,
+        Ok(value!(self.tx.direct,
             r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#;
             session))
     }
@@ -254,26 +223,21 @@ impl TokenWrites<'_> {
     /// tokens of the subject.
     #[boxed]
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders> {
-        let has_minted = select_value!(self.tx,
+        let has_minted = value!(self.tx.direct,
             r#"select exists (select 1 from token where session = ? and client_pid is null
                 and revoked_at is null and expires_at > ?) as "has_minted!: bool""#;
             session, self.tx.now);
-        let rows = select_fields!(select_all, self.tx,
-            { client_pid: i64, client_started: String, machine_id: MachineId },
+        let processes: Vec<(u32, String, MachineId)> = query!(all(), self.tx.direct,
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!",
                 machine_id as "machine_id!: MachineId"
             from token where session = ? and client_pid is not null and client_started is not null"#;
             session);
-        let processes = rows
-            .into_iter()
-            .map(|row| {
-                let process = process_of(session, Some(row.client_pid), Some(row.client_started))?;
-                let machine_id = row.machine_id;
-                Ok(process.map(|process| MachineProcess { machine_id, process }))
-            })
-            .filter_map(Result::transpose)
-            .collect::<Result<_>>()?;
-        let projects = select_values!(self.tx,
+        let processes = processes.into_iter().map(|(pid, started, machine_id)| MachineProcess {
+            machine_id,
+            process: ProcessIdentity { pid, started },
+        });
+        let processes = processes.collect();
+        let projects = column!(self.tx.direct,
             "select distinct project from token where session = ? and project <> ''"; session);
         Ok(SubjectHolders { has_minted, processes, projects })
     }
@@ -291,7 +255,7 @@ impl TokenReads<'_> {
     #[boxed]
     pub async fn by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>> {
         let hash = hash.as_slice();
-        row_of(tokens!(read_one, self.store, "where hash = ?"; hash))
+        Ok(tokens!(one(), self.store.near(), "where hash = ?"; hash))
     }
 
     /// The hash of a token that is valid at `now` and whose hash is from `least` to `greatest`.
@@ -303,7 +267,7 @@ impl TokenReads<'_> {
         now: Timestamp,
     ) -> Result<Option<TokenHash>> {
         let (least, greatest) = (least.as_slice(), greatest.as_slice());
-        let hash = pool_find_value!(self.store,
+        let hash = find_value!(self.store.pool(),
             "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ?
                 and operator_credential is null limit 1"; least, greatest, now);
         Ok(hash.and_then(|hash| hash.try_into().ok()))
@@ -311,7 +275,7 @@ impl TokenReads<'_> {
 
     #[boxed]
     pub async fn get(&self, id: &TokenId) -> Result<Option<TokenRow>> {
-        row_of(tokens!(pool_one, self.store, "where token_id = ?"; id))
+        Ok(tokens!(one(), self.store.pool(), "where token_id = ?"; id))
     }
 
     /// The latest token of a process that is valid at `now`.
@@ -321,7 +285,7 @@ impl TokenReads<'_> {
         process: &ProcessIdentity,
         now: Timestamp,
     ) -> Result<Option<TokenRow>> {
-        row_of(tokens!(read_one, self.store,
+        Ok(tokens!(one(), self.store.near(),
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1"; process.pid, process.started, now))
     }
@@ -329,7 +293,7 @@ impl TokenReads<'_> {
     /// Whether there are tokens whose processes exited before `before`.
     #[boxed]
     pub async fn has_gone_processes(&self, before: Timestamp) -> Result<bool> {
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#;
             TokenEnd::Gone, before))
     }
@@ -343,22 +307,19 @@ impl TokenReads<'_> {
         limit: u32,
     ) -> Result<Vec<ProcessIdentity>> {
         let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
-        let rows = select_fields!(pool_all, self.store, { client_pid: i64, client_started: String },
+        let rows: Vec<(u32, String)> = query!(all(), self.store.pool(),
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
             where client_pid is not null and revoked_at is null and client_started is not null and machine_id = ?
                 and (client_pid, client_started) > (?, ?)
             order by client_pid, client_started limit ?"#;
             self.store.machine_id(), pid, started, limit);
-        rows.into_iter()
-            .map(|row| process_of("", Some(row.client_pid), Some(row.client_started)))
-            .filter_map(Result::transpose)
-            .collect()
+        Ok(rows.into_iter().map(|(pid, started)| ProcessIdentity { pid, started }).collect())
     }
 
     /// Tokens whose ids begin with `prefix`, unrevoked ones first, at most `limit`.
     #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>> {
-        rows_of(tokens!(pool_all, self.store,
+        Ok(tokens!(all(), self.store.pool(),
             "where token_id >= ?1 and token_id < ?1 || '~'
             order by revoked_at is not null, token_id desc limit ?2"; prefix, limit))
     }
@@ -367,18 +328,16 @@ impl TokenReads<'_> {
     #[boxed]
     pub async fn list(&self, before: Option<&str>, size: PageSize) -> Result<RowPage<TokenRow>> {
         let limit = size.limit();
-        let rows = tokens!(pool_page, self.store,
-            "where ?1 is null or token_id < ?1 order by token_id desc limit ?2"; before, limit);
-        read_page(rows, size, TokenRow::try_from, |row| &row.scopes).await
+        Ok(tokens!(page(size, |row: &TokenRow| json_bytes(&row.scopes)), self.store.pool(),
+            "where ?1 is null or token_id < ?1 order by token_id desc limit ?2"; before, limit))
     }
 }
 
 macro_rules! login_codes {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select operator_credential, expires_at as "expires_at: Timestamp", used_at as "used_at: Timestamp"
             from login_code "#,
-            LoginCodeRow,
             $($rest)*
         )
     };
@@ -390,7 +349,7 @@ impl BrowserReads<'_> {
     #[boxed]
     pub async fn login_code(&self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
-        Ok(login_codes!(pool_one, self.store, "where hash = ?"; hash))
+        Ok(login_codes!(one(), self.store.pool(), "where hash = ?"; hash))
     }
 }
 
@@ -412,7 +371,7 @@ impl BrowserWrites<'_> {
     #[boxed]
     pub async fn login_code(&mut self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
-        Ok(login_codes!(select_one, self.tx, "where hash = ?"; hash))
+        Ok(login_codes!(one(), self.tx.direct, "where hash = ?"; hash))
     }
 
     #[boxed]
@@ -448,7 +407,7 @@ impl BrowserWrites<'_> {
     /// Revokes the cookies of all browsers. Returns those that were not revoked before.
     #[boxed]
     pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>> {
-        let ids = select_values!(self.tx,
+        let ids = column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ?
             where operator_credential is not null and revoked_at is null
             returning token_id as "token_id!""#; self.tx.now, TokenEnd::Revoked);

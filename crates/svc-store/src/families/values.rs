@@ -16,11 +16,9 @@ use super::{CalibrationReads, ValueReads, ValueWrites};
 use crate::{
     CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin, Result,
     VerdictWeek, boxed,
-    columns::{from_json, non_empty, to_json},
-    statement::{
-        change, direct_row, find_value, pool_all, pool_one, pool_value, select_fields, select_one,
-        select_value,
-    },
+    columns::{Columns, DirectRow, Fault, from_json, to_json},
+    readers::Rows as _,
+    statement::{change, direct_row, fields, find_value, query, value},
 };
 
 direct_row!(HitRate { strategy, records, confirmed });
@@ -53,7 +51,7 @@ impl CalibrationReads<'_> {
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<HitRate>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select strategy as "strategy!: Strategy", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
             from (
                 select item as strategy, records, confirmed from ghap_sum
@@ -64,8 +62,7 @@ impl CalibrationReads<'_> {
                 where s.reader_key = ?4 and g.project is not ?5 and g.domain = ?1
                     and g.status in ('confirmed', 'falsified')
             )
-            group by strategy order by coalesce(strategy = ?2, false) desc, sum(records) desc, strategy"#,
-            HitRate, self.store;
+            group by strategy order by coalesce(strategy = ?2, false) desc, sum(records) desc, strategy"#;
             domain, strategy, sum_scope(reader), reader.key(), reader.project()))
     }
 
@@ -77,7 +74,7 @@ impl CalibrationReads<'_> {
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<(RootCauseCategory, i64)>> {
-        let rows = select_fields!(pool_all, self.store, { category: RootCauseCategory, count: i64 },
+        Ok(query!(all(), self.store.pool(),
             r#"select category as "category!: RootCauseCategory", sum(records) as "count!: i64"
             from (
                 select item as category, detail as strategy, records from ghap_sum
@@ -90,8 +87,7 @@ impl CalibrationReads<'_> {
             )
             where ?2 is null or strategy = ?2
             group by category order by sum(records) desc, category"#;
-            domain, strategy, sum_scope(reader), reader.key(), reader.project());
-        Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
+            domain, strategy, sum_scope(reader), reader.key(), reader.project()))
     }
 
     #[boxed]
@@ -104,7 +100,7 @@ impl CalibrationReads<'_> {
     ) -> Result<Vec<CalibrationRow>> {
         // A client has either of its names.
         let (client, other) = client.map(backend_names).unzip();
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select nullif(client, '') as "client: String", domain as "domain!: Domain", sum(records) as "records!: i64",
                 sum(confirmed) * 1.0 / sum(records) as "hit_rate!: f64", sum(stated) as "with_probability!: i64",
                 sum(error) / nullif(sum(stated), 0) as "brier: f64"
@@ -119,8 +115,7 @@ impl CalibrationReads<'_> {
                     and g.status in ('confirmed', 'falsified')
             )
             where (?2 is null or client in (?2, ?7)) and (?3 is null or domain = ?3)
-            group by client, domain order by client, domain"#,
-            CalibrationRow, self.store;
+            group by client, domain order by client, domain"#;
             project, client, domain, scope_of(reader, project), reader.key(), reader.project(),
             other))
     }
@@ -132,7 +127,7 @@ impl CalibrationReads<'_> {
         project: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<ProbabilityBin>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select tenth as "tenth!: i64", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64",
                 sum(probability) / sum(records) as "mean!: f64"
             from (
@@ -145,8 +140,7 @@ impl CalibrationReads<'_> {
                     and g.status in ('confirmed', 'falsified') and g.probability is not null
             )
             where ?2 is null or domain = ?2
-            group by tenth order by tenth"#,
-            ProbabilityBin, self.store;
+            group by tenth order by tenth"#;
             project, domain, scope_of(reader, project), reader.key(), reader.project()))
     }
 
@@ -161,7 +155,7 @@ impl CalibrationReads<'_> {
         limit: u32,
     ) -> Result<Vec<VerdictWeek>> {
         // 1970-01-01 was a Thursday; the first Monday is four days later.
-        let mut rows = pool_all!(
+        let mut rows = query!(all(), self.store.pool(),
             r#"select week as "week!: Timestamp", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
             from (
                 select cast(item as integer) as week, domain, records, confirmed from ghap_sum
@@ -173,8 +167,7 @@ impl CalibrationReads<'_> {
                     and g.status in ('confirmed', 'falsified') and g.resolved_at is not null
             )
             where ?2 is null or domain = ?2
-            group by week order by week desc limit ?6"#,
-            VerdictWeek, self.store;
+            group by week order by week desc limit ?6"#;
             project, domain, scope_of(reader, project), reader.key(), reader.project(), limit);
         rows.reverse();
         Ok(rows)
@@ -185,40 +178,26 @@ direct_row!(Clustering { state, records, noise });
 direct_row!(ClusterRow { cluster_id, label, size, avg_weight, goal });
 direct_row!(MemberRow { id, domain, strategy, status, tier, goal, similarity });
 
-direct_row! {
-    struct RawValue {
-        value_id: String,
-        project: String,
-        axis: Axis,
-        cluster_id: String,
-        text: String,
-        terms: String,
-        distance: f64,
-        validated_at: Timestamp,
+/// A value, and its terms.
+struct ValueWithTerms(Value, String);
+
+impl DirectRow for ValueWithTerms {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let id = columns.next("value_id")?;
+        let project = columns.non_empty("project")?;
+        let (axis, cluster_id) = (columns.next("axis")?, columns.next("cluster_id")?);
+        let (text, terms) = (columns.next("text")?, columns.next("terms")?);
+        let (distance, validated_at) = (columns.next("distance")?, columns.next("validated_at")?);
+        Ok(Self(Value { id, project, axis, cluster_id, text, distance, validated_at }, terms))
     }
 }
 
-impl From<RawValue> for Value {
-    fn from(raw: RawValue) -> Self {
-        Self {
-            id: raw.value_id.into(),
-            project: non_empty(raw.project),
-            axis: raw.axis,
-            cluster_id: raw.cluster_id,
-            text: raw.text,
-            distance: raw.distance,
-            validated_at: raw.validated_at,
-        }
-    }
-}
-
-macro_rules! values {
-    ($run:ident, $($rest:tt)*) => {
-        $run!(
+macro_rules! learned_values {
+    ($run:ident($($bound:expr),*), $($rest:tt)*) => {
+        query!($run($($bound),*),
             r#"select v.value_id as "value_id!", v.project, v.axis as "axis: Axis", v.cluster_id, v.text, v.terms,
                 v.distance, v.validated_at as "validated_at: Timestamp"
             from learned_value v "#,
-            RawValue,
             $($rest)*
         )
     };
@@ -234,13 +213,14 @@ impl ValueWrites<'_> {
         clustering: &Clustering,
         groups: &[NewCluster],
     ) -> Result<()> {
-        let former = select_value!(self.tx,
+        let former = value!(self.tx.direct,
             r#"select json_group_array(json_array(m.ghap_id, c.label)) as "former!: String"
             from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#;
             axis);
         let former: Vec<(GhapId, i64)> = from_json(&former)?;
         let former: HashMap<GhapId, i64> = former.into_iter().collect();
-        let next = find_value!(self.tx, "select next_label from clustering where axis = ?"; axis);
+        let next =
+            find_value!(self.tx.direct, "select next_label from clustering where axis = ?"; axis);
         let (labels, next) = name(groups, &former, next.unwrap_or(0));
 
         change!(self.tx, "delete from cluster where axis = ?"; axis);
@@ -283,11 +263,11 @@ impl ValueWrites<'_> {
         session_id: &str,
     ) -> Result<Option<Value>> {
         let project = value.project.as_deref().unwrap_or_default();
-        let known = values!(select_one, self.tx,
+        let known: Option<ValueWithTerms> = learned_values!(one(), self.tx.direct,
             "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)";
             value.cluster_id, value.text, project, session_id);
-        if let Some(known) = known {
-            return Ok(Some(known.into()));
+        if let Some(ValueWithTerms(known, _)) = known {
+            return Ok(Some(known));
         }
         change!(self.tx,
             "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
@@ -331,7 +311,7 @@ impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
     #[boxed]
     pub async fn count_resolved(&self) -> Result<(i64, String)> {
-        let row = select_fields!(pool_row, self.store, { count: i64, last: i64, at: i64 },
+        let row = fields!(row(), self.store.pool(), { count: i64, last: i64, at: i64 },
             r#"select
                 (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'ended') as "count!: i64",
                 coalesce((select id from ghap where status <> 'active' order by id desc limit 1), 0) as "last!: i64",
@@ -341,7 +321,7 @@ impl ValueReads<'_> {
 
     #[boxed]
     pub async fn count_resolved_for(&self, reader: &Reader) -> Result<i64> {
-        Ok(pool_value!(self.store,
+        Ok(value!(self.store.pool(),
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
                 select count(*) from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?2 and g.project is not ?3 and g.status <> 'active'
@@ -350,16 +330,15 @@ impl ValueReads<'_> {
 
     #[boxed]
     pub async fn clustering(&self, axis: Axis) -> Result<Option<Clustering>> {
-        Ok(pool_one!(
-            "select state, records, noise from clustering where axis = ?",
-            Clustering, self.store; axis))
+        Ok(query!(one(), self.store.pool(),
+            "select state, records, noise from clustering where axis = ?"; axis))
     }
 
     /// The clusters of an axis, the largest first. Counts only records that the reader may read;
     /// clusters without any are left out.
     #[boxed]
     pub async fn clusters(&self, reader: &Reader, axis: Axis) -> Result<Vec<ClusterRow>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
                     where o.cluster_id = c.cluster_id
@@ -370,8 +349,7 @@ impl ValueReads<'_> {
             join ghap g on g.ghap_id = m.ghap_id
             where c.axis = ?1
                 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
-            group by c.cluster_id order by count(*) desc, c.label"#,
-            ClusterRow, self.store; axis, reader.key(), reader.project()))
+            group by c.cluster_id order by count(*) desc, c.label"#; axis, reader.key(), reader.project()))
     }
 
     /// Records of a cluster that the reader may read, the nearest to its centroid first.
@@ -382,15 +360,14 @@ impl ValueReads<'_> {
         cluster_id: &str,
         limit: u32,
     ) -> Result<Vec<MemberRow>> {
-        Ok(pool_all!(
+        Ok(query!(all(), self.store.pool(),
             r#"select g.ghap_id as "id!: GhapId", g.domain as "domain: Domain", g.strategy as "strategy: Strategy",
                 g.status as "status: GhapStatus", g.tier as "tier: Tier", g.goal, m.similarity
             from cluster_member m
             join ghap g on g.ghap_id = m.ghap_id
             where m.cluster_id = ?1
                 and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
-            order by m.similarity desc, g.id limit ?2"#,
-            MemberRow, self.store; cluster_id, limit, reader.key(), reader.project()))
+            order by m.similarity desc, g.id limit ?2"#; cluster_id, limit, reader.key(), reader.project()))
     }
 
     /// Values that the reader may read, the latest first, each with its terms, and their total
@@ -403,16 +380,16 @@ impl ValueReads<'_> {
         limit: u32,
     ) -> Result<(Vec<(Value, String)>, i64)> {
         let (key, project) = (reader.key(), reader.project());
-        let total = pool_value!(self.store,
+        let total = value!(self.store.pool(),
             r#"select count(*) as "count!: i64" from learned_value v
             where (?1 is null or axis = ?1)
                 and (?2 is null or v.project = ?3 or v.session_id in (select session_id from session where reader_key = ?2))"#;
             axis, key, project);
-        let rows = values!(pool_all, self.store,
+        let rows: Vec<ValueWithTerms> = learned_values!(all(), self.store.pool(),
             "where (?1 is null or v.axis = ?1)
                 and (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
             order by v.id desc limit ?2"; axis, limit, key, project);
-        Ok((rows.into_iter().map(with_terms).collect(), total))
+        Ok((rows.into_iter().map(|ValueWithTerms(value, terms)| (value, terms)).collect(), total))
     }
 
     /// Values that the reader may read and whose cluster has records of a domain, those with the
@@ -424,7 +401,7 @@ impl ValueReads<'_> {
         domain: Domain,
         limit: u32,
     ) -> Result<Vec<Value>> {
-        let rows = values!(pool_all, self.store,
+        let rows: Vec<ValueWithTerms> = learned_values!(all(), self.store.pool(),
             "join (
                 select m.cluster_id, count(*) as records from cluster_member m
                 join ghap g on g.ghap_id = m.ghap_id
@@ -433,13 +410,8 @@ impl ValueReads<'_> {
             where (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
             order by c.records desc, v.id desc limit ?2";
             domain, limit, reader.key(), reader.project());
-        Ok(rows.into_iter().map(Value::from).collect())
+        Ok(rows.into_iter().map(|ValueWithTerms(value, _)| value).collect())
     }
-}
-
-fn with_terms(mut raw: RawValue) -> (Value, String) {
-    let terms = std::mem::take(&mut raw.terms);
-    (raw.into(), terms)
 }
 
 #[cfg(test)]
@@ -455,9 +427,7 @@ mod tests {
     };
 
     async fn assert_sums(at: &TestStore, change: &str) {
-        let sums = async |sql: &'static str| -> Vec<String> {
-            sqlx::query_scalar(sql).fetch_all(&at.store.readers.file().unwrap().pool).await.unwrap()
-        };
+        let sums = async |sql: &'static str| -> Vec<String> { at.column(sql) };
         let kept = sums(
             "select json_array(scope, subject, item, domain, detail, records, confirmed, stated, round(probability, 9),
                 round(error, 9)) from ghap_sum where records <> 0 order by 1",

@@ -17,10 +17,10 @@ use svc_model::{Clock as _, SystemClock};
 use tokio::time::Instant;
 
 use super::{row::arguments, translate::translate};
-use crate::{
-    EngineError, ServerReport, ServerSync, StoreError,
-    columns::{self, DirectRow, Parameter},
-};
+use crate::{EngineError, Result, ServerReport, ServerSync, StoreError, columns::Parameter};
+
+/// Takes a row, and tells whether the next one is wanted.
+pub(crate) type TakePgRow<'a> = &'a mut (dyn FnMut(&PgRow) -> Result<bool> + Send);
 
 /// PostgreSQL's text of a statement. Each text is made once and kept: the program has a fixed
 /// number of statements.
@@ -34,7 +34,7 @@ pub(super) fn translated(sql: &'static str) -> &'static str {
     })
 }
 
-pub(super) fn rows<'a>(
+fn rows<'a>(
     conn: &'a mut PgConnection,
     sql: &'static str,
     values: &'a [Parameter<'_>],
@@ -68,31 +68,20 @@ pub(super) async fn change(
     Ok(conn.execute(sqlx::query_with(sql, arguments)).await?.rows_affected())
 }
 
-pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> Result<T, sqlx::Error> {
-    columns::read_row(row).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-pub(super) async fn all<T: DirectRow>(
+/// Passes the rows of a query to `take` as they arrive, until it wants no more.
+pub(super) async fn each(
     conn: &mut PgConnection,
     sql: &'static str,
     values: &[Parameter<'_>],
-) -> Result<Vec<T>, sqlx::Error> {
+    take: TakePgRow<'_>,
+) -> Result<()> {
     let mut rows = std::pin::pin!(rows(conn, sql, values));
-    let mut all = Vec::new();
     while let Some(row) = rows.try_next().await? {
-        all.push(read_row(&row)?);
+        if !take(&row)? {
+            break;
+        }
     }
-    Ok(all)
-}
-
-/// The first row of a query, if any. The callers' queries return at most one row, or have a limit.
-pub(super) async fn first(
-    conn: &mut PgConnection,
-    sql: &'static str,
-    values: &[Parameter<'_>],
-) -> Result<Option<PgRow>, sqlx::Error> {
-    let rows: Vec<PgRow> = rows(conn, sql, values).try_collect().await?;
-    Ok(rows.into_iter().next())
+    Ok(())
 }
 
 /// A failure that PostgreSQL itself reported (postgresql.org/docs/current/errcodes-appendix.html).

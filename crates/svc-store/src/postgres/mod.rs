@@ -10,20 +10,14 @@
 mod connection;
 mod copy;
 mod copy_rows;
-#[cfg(test)]
-mod copy_tests;
 mod listener;
 mod open;
 mod readers;
 mod row;
-#[cfg(test)]
-mod statement_tests;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+mod tests;
 mod translate;
 mod write_connection;
-
-pub(crate) use sqlx::postgres::PgRow;
 
 pub(crate) use connection::reported;
 pub use copy::{move_to_file, move_to_server};
@@ -31,4 +25,6 @@ pub(crate) use open::open;
 pub use open::{inspect_server, look_at_server, migrate_server};
 pub(crate) use readers::PgReaders;
 pub(crate) use row::event_parts;
+#[cfg(any(test, feature = "testing"))]
+pub use tests::testing;
 pub(crate) use write_connection::PgWriter;

@@ -5,24 +5,22 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use sqlx::{
     PgPool, Postgres,
     pool::PoolConnection,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow},
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connection::{all, first, read_row, report, rows, translated},
+    connection::{TakePgRow, each, report, translated},
     listener::{LockConnection, LockConnectionState, NotificationTargets},
     write_connection::WriterState,
 };
 use crate::{
-    Bus, Result, ServerReport, ServerSync, StoreSize, StoreTrouble,
-    bus::Version,
-    columns::{DirectRow, Parameter},
+    Bus, Result, ServerReport, ServerSync, StoreSize, StoreTrouble, bus::Version,
+    columns::Parameter,
 };
 
 /// How long a read waits for a free connection, or for the server to answer.
@@ -32,9 +30,6 @@ const ACQUIRE: Duration = Duration::from_secs(4);
 const AWAY: Duration = Duration::from_secs(2);
 /// How long a read waits for a connection after [`AWAY`].
 const ATTEMPT: Duration = Duration::from_millis(200);
-/// Rows that are read ahead of their receiver.
-const AHEAD: usize = 16;
-
 /// A pool of connections that read. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct PgReaders {
@@ -134,86 +129,14 @@ impl PgReaders {
         Ok(StoreSize { database: u64::try_from(bytes).unwrap_or(0), wal: 0, schema })
     }
 
-    pub(crate) fn rows(
-        &self,
-        sql: &'static str,
-        values: Vec<Parameter<'static>>,
-    ) -> BoxStream<'static, Result<PgRow, sqlx::Error>> {
-        let (sender, receiver) = mpsc::channel(AHEAD);
-        let readers = self.clone();
-        // A stream cannot own the connection that it borrows.
-        tokio::spawn(async move {
-            let read = async {
-                let mut connection = readers.acquire().await?;
-                let mut rows = std::pin::pin!(rows(&mut connection, translated(sql), &values));
-                while let Some(row) = rows.try_next().await? {
-                    if sender.send(Ok(row)).await.is_err() {
-                        break;
-                    }
-                }
-                Ok::<_, sqlx::Error>(())
-            };
-            if let Err(error) = read.await {
-                sender.send(Err(error)).await.ok();
-            }
-        });
-        let next = async |mut receiver: mpsc::Receiver<_>| {
-            receiver.recv().await.map(|row| (row, receiver))
-        };
-        futures_util::stream::unfold(receiver, next).boxed()
-    }
-
-    pub(crate) async fn first(
-        &self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<PgRow>, sqlx::Error> {
-        let mut connection = self.acquire().await?;
-        first(&mut connection, translated(sql), values).await
-    }
-
-    /// Passes the rows of a query to `take` as they arrive, until `take` returns false. Returns
-    /// whether `take` accepted all of them.
+    /// Passes the rows of a query to `take` as they arrive, until it wants no more.
     pub(crate) async fn each(
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
-        mut take: impl FnMut(&PgRow) -> Result<bool> + Send,
-    ) -> Result<bool> {
+        take: TakePgRow<'_>,
+    ) -> Result<()> {
         let mut connection = self.acquire().await?;
-        let mut rows = std::pin::pin!(rows(&mut connection, translated(sql), values));
-        while let Some(row) = rows.try_next().await? {
-            if !take(&row)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    pub(crate) async fn every(
-        &self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut connection = self.acquire().await?;
-        rows(&mut connection, translated(sql), values).try_collect().await
-    }
-
-    pub(crate) async fn one<T: DirectRow>(
-        &self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        let row = self.first(sql, values).await?;
-        Ok(row.map(|row| read_row(&row)).transpose()?)
-    }
-
-    pub(crate) async fn all<T: DirectRow>(
-        &self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        let mut connection = self.acquire().await?;
-        Ok(all(&mut connection, translated(sql), values).await?)
+        each(&mut connection, translated(sql), values, take).await
     }
 }

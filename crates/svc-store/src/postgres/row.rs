@@ -1,11 +1,11 @@
 //! Parameters and rows of PostgreSQL, in the kinds of values that statements have (see
 //! `columns.rs`).
 
-use std::{error::Error, fmt::Write as _};
+use std::fmt::Write as _;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use sqlx::{
-    Encode, Postgres, Row as _, TypeInfo as _, ValueRef as _,
+    Column as _, Encode, Postgres, Row as _, TypeInfo as _, ValueRef as _,
     encode::IsNull,
     postgres::{PgArgumentBuffer, PgArguments, PgRow, PgTypeInfo, PgValueFormat, PgValueRef},
 };
@@ -14,10 +14,8 @@ use svc_wire::sse::EventParts;
 
 use crate::{
     Result,
-    columns::{Parameter, RawRow},
+    columns::{EngineRow, Fault, Parameter},
 };
-
-type Fault = Box<dyn Error + Send + Sync>;
 
 /// Encodes the values of a statement, each as the type that the server inferred for its parameter.
 pub(super) fn arguments(
@@ -193,9 +191,13 @@ fn decoded<'r>(value: &PgValueRef<'r>) -> Result<ValueRef<'r>, Fault> {
     })
 }
 
-impl RawRow for PgRow {
-    fn raw_value(&self, at: usize) -> Result<ValueRef<'_>, Fault> {
+impl EngineRow for PgRow {
+    fn value(&self, at: usize) -> Result<ValueRef<'_>, Fault> {
         decoded(&self.try_get_raw(at)?)
+    }
+
+    fn name(&self, at: usize) -> &str {
+        self.columns().get(at).map_or("", |column| column.name())
     }
 }
 

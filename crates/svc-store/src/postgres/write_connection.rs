@@ -19,11 +19,11 @@ use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{all, change, first, is_lost, read_row, translated};
+use super::connection::{change, each, is_lost, translated};
 use crate::{
     Result, StoreError,
-    columns::{DirectRow, Parameter},
-    sqlite::direct_connection::{JobIsolation, SavepointState, UncommittedEvent},
+    columns::Parameter,
+    sqlite::direct_connection::{JobIsolation, SavepointState, TakeRow, UncommittedEvent},
 };
 
 /// How long a statement may take. The server's own bounds are shorter.
@@ -285,7 +285,10 @@ impl PgWriter {
         Ok((self.conn()?, translated(sql)))
     }
 
-    fn ended<T>(&mut self, ran: Result<Result<T, sqlx::Error>, Elapsed>) -> Result<T> {
+    fn ended<T, E>(&mut self, ran: Result<Result<T, E>, Elapsed>) -> Result<T>
+    where
+        StoreError: From<E>,
+    {
         let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
         if ran.is_err() && self.transaction == TransactionState::Open {
             self.transaction = TransactionState::Failed;
@@ -306,24 +309,15 @@ impl PgWriter {
         self.ended(ran)
     }
 
-    pub(crate) async fn one<T: DirectRow>(
+    /// Passes the rows of a query to `take`.
+    pub(crate) async fn each(
         &mut self,
         sql: &'static str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
+        take: TakeRow<'_>,
+    ) -> Result<()> {
         let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, first(conn, sql, values)).await;
-        let row = self.ended(ran)?;
-        Ok(row.map(|row| read_row(&row)).transpose()?)
-    }
-
-    pub(crate) async fn all<T: DirectRow + Send>(
-        &mut self,
-        sql: &'static str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, all(conn, sql, values)).await;
+        let ran = timeout(STATEMENT, each(conn, sql, values, &mut |row| take(row))).await;
         self.ended(ran)
     }
 

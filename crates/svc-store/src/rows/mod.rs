@@ -71,10 +71,27 @@ pub struct RowPage<T> {
     pub more: bool,
 }
 
+impl<T> RowPage<T> {
+    pub(crate) fn map<U>(self, convert: impl FnMut(T) -> U) -> RowPage<U> {
+        RowPage { rows: self.rows.into_iter().map(convert).collect(), more: self.more }
+    }
+}
+
 impl PageSize {
     /// Up to `rows` rows, within the usual bound of bytes.
     pub fn rows(rows: u32) -> Self {
         Self { rows, bytes: limits::PAGE_BYTES }
+    }
+
+    /// Tells of one row after the other whether it does not fit any more. `bytes` is what a row
+    /// counts; the first row always fits.
+    pub(crate) fn is_full<T>(self, bytes: impl Fn(&T) -> usize) -> impl FnMut(&T) -> bool {
+        let (mut rows, mut total) = (0, 0_usize);
+        move |row| {
+            total = total.saturating_add(bytes(row));
+            rows += 1;
+            rows > 1 && (rows > self.rows || total > self.bytes)
+        }
     }
 
     /// One row more than the page, to learn whether more rows follow.

@@ -1,13 +1,13 @@
 //! The connections that this program drives itself, through rusqlite. A statement through sqlx
 //! passes to another thread and back, which costs several times as much as SQLite's own work.
 //!
-//! [`DirectConnection`] is the writer's, which calls it on its own thread. [`RowReaders`] read a
-//! few rows by an index, on the caller's thread. A reader of the write-ahead log never waits for
+//! [`DirectConnection`] is the writer's, which calls it on its own thread. [`ReadConnections`] read
+//! a few rows by an index on the caller's thread: a reader of the write-ahead log never waits for
 //! the writer, so the call blocks its thread only for pages that are mostly in memory. Queries
-//! whose number of rows grows with the database go through sqlx. [`FrameReaders`] read pages of the
-//! log, on threads that may block.
+//! whose number of rows grows with the database, and pages of the log, run on threads that may
+//! block.
 //!
-//! The SQL of jobs and of short reads comes from the macros of `statement`, where sqlx checks it.
+//! The SQL of jobs and of reads comes from the macros of `statement`, where sqlx checks it.
 //! The SQL of this file has no such check, so a test prepares each statement against the migrated
 //! schema.
 
@@ -16,17 +16,17 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
-use rusqlite::{
-    CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row, params_from_iter,
-    types::FromSql,
-};
+use rusqlite::{CachedStatement, Connection, OpenFlags, Row, params_from_iter, types::ValueRef};
 use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
-use tokio::{sync::Semaphore, task};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    task,
+};
 
 use super::file::{SHRINK, check_names};
 use crate::{
     Result, StoreError,
-    columns::{Columns, DirectRow, Parameter, is_column_of},
+    columns::{EngineRow, Fault, Parameter},
 };
 
 const BEGIN: &str = "begin immediate";
@@ -74,31 +74,46 @@ fn insert_of(rows: usize) -> &'static Arc<str> {
     &INSERTS[rows.next_power_of_two().trailing_zeros() as usize]
 }
 
-pub(super) struct DirectColumns<'a> {
-    row: &'a Row<'a>,
-    next: usize,
-}
+impl EngineRow for Row<'_> {
+    fn value(&self, at: usize) -> Result<ValueRef<'_>, Fault> {
+        Ok(self.get_ref(at)?)
+    }
 
-impl<'a> DirectColumns<'a> {
-    pub(super) fn new(row: &'a Row<'a>) -> Self {
-        Self { row, next: 0 }
+    fn name(&self, at: usize) -> &str {
+        self.as_ref().column_name(at).unwrap_or_default()
     }
 }
 
-impl Columns for DirectColumns<'_> {
-    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
-        let column = self.next;
-        self.next += 1;
-        debug_assert!(
-            is_column_of(self.row.as_ref().column_name(column).unwrap_or_default(), field),
-            "column {column} is not {field}"
-        );
-        self.row.get(column)
-    }
+/// Takes a row, and tells whether the next one is wanted.
+pub(crate) type TakeRow<'a> = &'a mut (dyn FnMut(&dyn EngineRow) -> Result<bool> + Send);
+
+/// Passes the rows of a query to `take`.
+pub(crate) fn each(
+    conn: &Connection,
+    sql: &str,
+    values: &[Parameter<'_>],
+    take: TakeRow<'_>,
+) -> Result<()> {
+    each_row(&mut conn.prepare_cached(sql)?, values, take)
 }
 
-pub(super) fn read_row<T: DirectRow>(row: &Row<'_>) -> rusqlite::Result<T> {
-    T::read(&mut DirectColumns::new(row))
+/// The single number that a query of the engine itself returns.
+pub(crate) fn number(conn: &Connection, sql: &str) -> Result<i64> {
+    Ok(conn.query_row(sql, [], |row| row.get(0))?)
+}
+
+fn each_row(
+    statement: &mut CachedStatement<'_>,
+    values: &[Parameter<'_>],
+    take: TakeRow<'_>,
+) -> Result<()> {
+    let mut rows = statement.query(params_from_iter(values))?;
+    while let Some(row) = rows.next()? {
+        if !take(row)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// How the writes of a failed job are rolled back.
@@ -223,22 +238,14 @@ impl DirectConnection {
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn one<T: DirectRow>(
+    /// Passes the rows of a query to `take`.
+    pub(crate) fn each(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row).optional()?)
-    }
-
-    pub(crate) fn all<T: DirectRow>(
-        &mut self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<Vec<T>> {
-        let mut statement = self.prepare(sql)?;
-        let rows = statement.query_map(params_from_iter(values), read_row)?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        take: TakeRow<'_>,
+    ) -> Result<()> {
+        each_row(&mut self.prepare(sql)?, values, take)
     }
 
     /// Writes events within the current commit, in order, and returns the position of the last. One
@@ -286,125 +293,97 @@ impl DirectConnection {
     }
 }
 
-/// Cached prepared statements of a connection: all that use this path.
-const READER_STATEMENTS: usize = 32;
+/// Cached prepared statements of a reading connection.
+const READER_STATEMENTS: usize = 128;
+/// Reads that may run at once on threads that block.
+const CONCURRENT_READS: u32 = 2 * limits::READERS;
 
-/// The connections, opened on demand and kept. Their number is the highest number of concurrent
-/// reads.
+/// Connections that read, opened on demand and kept. Their number is the highest number of
+/// concurrent reads.
 #[derive(Debug)]
-pub(crate) struct RowReaders {
+pub(crate) struct ReadConnections {
     path: Arc<Path>,
-    idle: Mutex<Option<Vec<Connection>>>,
-}
-
-impl RowReaders {
-    pub(crate) fn new(path: Arc<Path>) -> Arc<Self> {
-        Arc::new(Self { path, idle: Mutex::new(Some(Vec::new())) })
-    }
-
-    pub(crate) fn close(&self) {
-        drop(self.idle().take());
-    }
-
-    pub(crate) fn one<T: DirectRow>(
-        &self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<Option<T>> {
-        self.read(|conn| {
-            conn.prepare_cached(sql)?.query_row(params_from_iter(values), read_row).optional()
-        })
-    }
-
-    pub(crate) fn all<T: DirectRow>(&self, sql: &str, values: &[Parameter<'_>]) -> Result<Vec<T>> {
-        self.read(|conn| {
-            conn.prepare_cached(sql)?.query_map(params_from_iter(values), read_row)?.collect()
-        })
-    }
-
-    fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
-        let idle = self.idle().as_mut().ok_or(StoreError::Stopped)?.pop();
-        let conn = idle.map_or_else(
-            || {
-                let conn = open(&self.path)?;
-                conn.pragma_update(None, "temp_store", "memory")?;
-                conn.set_prepared_statement_cache_capacity(READER_STATEMENTS);
-                Ok::<_, StoreError>(conn)
-            },
-            Ok,
-        )?;
-        let read = read(&conn);
-        // A connection that was in use during `close` is closed here.
-        if let Some(idle) = self.idle().as_mut() {
-            idle.push(conn);
-        }
-        Ok(read?)
-    }
-
-    pub(crate) fn release_memory(&self) -> Result<()> {
-        self.idle().as_mut().map_or(Ok(()), release_memory)
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Option<Vec<Connection>>> {
-        // No code panics under this lock.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Connections that read pages. At most [`limits::READERS`], opened on demand and kept.
-#[derive(Debug)]
-pub(crate) struct FrameReaders {
-    path: Arc<Path>,
+    /// Maximum page cache of a connection, in KiB; `None` for SQLite's own.
+    cache_kib: Option<i64>,
     idle: Mutex<Vec<Connection>>,
-    /// One for each connection; closed with the store.
+    /// One for each read on a thread that blocks; closed with the store.
     permits: Arc<Semaphore>,
 }
 
-impl FrameReaders {
-    pub(crate) fn new(path: Arc<Path>) -> Arc<Self> {
-        let permits = Arc::new(Semaphore::new(limits::READERS as usize));
-        Arc::new(Self { path, idle: Mutex::default(), permits })
+impl ReadConnections {
+    pub(crate) fn new(path: Arc<Path>, cache_kib: Option<i64>) -> Arc<Self> {
+        let permits = Arc::new(Semaphore::new(CONCURRENT_READS as usize));
+        Arc::new(Self { path, cache_kib, idle: Mutex::default(), permits })
     }
 
-    /// Waits for the pages under way and closes the connections. Later reads fail.
+    /// Waits for the reads under way and closes the connections. Later reads fail.
     pub(crate) async fn close(&self) {
         // An error means that it was closed before. Holding all permits keeps new reads out.
-        let all = self.permits.acquire_many(limits::READERS).await;
+        let all = self.permits.acquire_many(CONCURRENT_READS).await;
         self.permits.close();
         self.idle().clear();
         drop(all);
+    }
+
+    /// Runs `read` on a connection, on the caller's thread.
+    pub(crate) fn read_here<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        if self.permits.is_closed() {
+            return Err(StoreError::Stopped);
+        }
+        let idle = self.idle().pop();
+        let conn = idle.map_or_else(|| self.open(), Ok)?;
+        let read = read(&conn);
+        // A connection that was in use during `close` is closed here.
+        if !self.permits.is_closed() {
+            self.idle().push(conn);
+        }
+        read
+    }
+
+    fn open(&self) -> Result<Connection> {
+        let conn = open(&self.path)?;
+        conn.pragma_update(None, "temp_store", "memory")?;
+        if let Some(kib) = self.cache_kib {
+            // A negative value is in KiB.
+            conn.pragma_update(None, "cache_size", -kib)?;
+        }
+        conn.set_prepared_statement_cache_capacity(READER_STATEMENTS);
+        Ok(conn)
     }
 
     /// Runs `read` on a connection, on a thread that may block. `read` must be short; it runs to
     /// its end even if the caller's future is dropped.
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
-        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        // A caller that is gone takes no answer.
+        self.run(Box::new(move |conn| drop(reply.send(read(conn))))).await?;
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// Apart, so that the program has it once and not for each type of a row.
+    async fn run(self: &Arc<Self>, read: Box<dyn FnOnce(&Connection) + Send>) -> Result<()> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| StoreError::Stopped)?;
         let readers = Arc::clone(self);
         let job = task::spawn_blocking(move || {
             let idle = readers.idle().pop();
-            let conn = idle.map_or_else(
-                || {
-                    let conn = open(&readers.path)?;
-                    // A replay reads each page of the file once. A negative value is in KiB.
-                    conn.pragma_update(None, "cache_size", -limits::REPLAY_CACHE_KIB)?;
-                    Ok::<_, StoreError>(conn)
-                },
-                Ok,
-            )?;
-            let read = read(&conn);
+            let conn = idle.map_or_else(|| readers.open(), Ok)?;
+            read(&conn);
             readers.idle().push(conn);
             drop(permit);
-            Ok(read?)
+            Ok(())
         });
         job.await.map_err(|_| StoreError::Stopped)?
     }
 
+    /// Closes idle connections but for one, and frees the pages that it has cached.
     pub(crate) fn release_memory(&self) -> Result<()> {
-        release_memory(&mut self.idle())
+        let mut idle = self.idle();
+        idle.truncate(1);
+        Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
     }
 
     pub(crate) fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
@@ -421,20 +400,13 @@ pub(crate) fn open(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Closes idle connections but for one, and frees the pages that it has cached.
-fn release_memory(idle: &mut Vec<Connection>) -> Result<()> {
-    idle.truncate(1);
-    Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
-}
-
 #[cfg(test)]
 mod tests {
     use svc_model::StreamName;
 
     use super::*;
     use crate::{
-        columns::parameter,
-        statement::direct_row,
+        columns::{Columns, parameter},
         testing::{TestStore, append, event},
     };
 
@@ -524,22 +496,28 @@ mod tests {
         assert_eq!(test.store.streams().view(&name).await.unwrap().unwrap().head, many + 11);
     }
 
-    direct_row! { struct Number { number: i64 } }
-
     #[tokio::test]
     async fn an_idle_connection_is_kept_until_close() {
         let test = TestStore::open().await;
-        let readers = RowReaders::new(test.store.path().into());
-        let read = |sql: &str| readers.one::<Number>(sql, &[]).map(|row| row.map(|row| row.number));
-        assert_eq!(read("select 7 as number").unwrap(), Some(7));
-        assert_eq!(read("select 7 as number where false").unwrap(), None);
+        let readers = ReadConnections::new(test.store.path().into(), None);
+        let read = |sql: &str| -> Result<Vec<i64>> {
+            readers.read_here(|conn| {
+                let mut numbers = Vec::new();
+                each(conn, sql, &[], &mut |row| {
+                    numbers.push(Columns::new(row).next("number").unwrap());
+                    Ok(true)
+                })?;
+                Ok(numbers)
+            })
+        };
+        assert_eq!(read("select 7 as number").unwrap(), [7]);
+        assert!(read("select 7 as number where false").unwrap().is_empty());
         assert!(read("select nothing").is_err(), "the connection survives a failure");
         assert!(read("delete from setting").is_err(), "it only reads");
         let two = "select 1 as number union all select 2";
-        let rows = readers.all::<Number>(two, &[]).unwrap();
-        assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(readers.idle().as_ref().unwrap().len(), 1, "one thread opens one connection");
-        readers.close();
+        assert_eq!(read(two).unwrap(), [1, 2]);
+        assert_eq!(readers.idle().len(), 1, "one thread opens one connection");
+        readers.close().await;
         assert!(matches!(read("select 7 as number"), Err(StoreError::Stopped)));
     }
 }

@@ -7,9 +7,9 @@
 pub(crate) mod direct_connection;
 pub(crate) mod file;
 pub(crate) mod migrate;
-#[cfg(test)]
-mod reader_tests;
 mod restore;
+#[cfg(test)]
+mod tests;
 
 pub use file::{DatabaseLock, LockError, backup, last_backup, note_backup};
 pub use restore::{gone_to, prepare_restore, schema_difference};

@@ -118,9 +118,9 @@ pub async fn find(
     }
     let open = open_records(store, reader, search).await?;
     let terms: Vec<[String; 3]> = open.iter().map(Ghap::terms).collect();
-    let mut index = store.search().index().await?;
-    let prompt = weigh(&mut index, prompt, &terms).await?;
-    let candidates = gather(&mut index, reader, &prompt, &search.filter, search.limit).await?;
+    let index = store.search();
+    let prompt = weigh(index, prompt, &terms).await?;
+    let candidates = gather(index, reader, &prompt, &search.filter, search.limit).await?;
     let ranked = rank(&prompt, candidates, now, search);
     let mut open: Vec<ExperienceHit> = open
         .into_iter()

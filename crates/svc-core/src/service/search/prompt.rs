@@ -7,7 +7,7 @@ use svc_model::{
     Reader, limits,
     text::{self, Prompt, WordGroup},
 };
-use svc_store::{SearchCandidate, SearchFilter, SearchIndex, StoreError};
+use svc_store::{SearchCandidate, SearchFilter, StoreError, families::SearchReads};
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
@@ -332,7 +332,7 @@ pub(super) fn float(number: i64) -> f64 {
 /// Weighs the words of a prompt by their frequency in the index and in the open records. Open
 /// records are not indexed; `open` has their terms.
 pub(super) async fn weigh(
-    index: &mut SearchIndex,
+    index: SearchReads<'_>,
     mut prompt: Prompt,
     open: &[[String; 3]],
 ) -> Result<RankingPrompt, StoreError> {
@@ -367,7 +367,7 @@ pub(super) async fn weigh(
 
 /// The readable records that have the most of the rarest terms.
 pub(super) async fn gather(
-    index: &mut SearchIndex,
+    index: SearchReads<'_>,
     reader: &Reader,
     prompt: &RankingPrompt,
     filter: &SearchFilter,

@@ -384,9 +384,9 @@ impl Team {
             let id = self.find_peer(caller, peer, ResourceKind::Peer).await?;
             filter.peer = Some(id.as_str().to_owned());
         }
-        let (filter, characters) = (&filter, limits::LISTED_TEXT_CHARS);
+        let filter = &filter;
         let read = async |before: Option<i64>, limit| {
-            self.core.store.messages().list(filter, before, characters, limit).await
+            self.core.store.messages().list(filter, before, limit).await
         };
         Page::read("messages", page.into(), read, |listed: &ListedMessage| listed.id).await
     }

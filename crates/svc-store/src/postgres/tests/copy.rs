@@ -4,7 +4,7 @@ use rusqlite::{Connection, types::Value};
 use sqlx::{Executor as _, PgConnection};
 use svc_model::{Reader, StreamName};
 
-use super::{copy, statement_tests::migrated, testing::is_installed};
+use super::{super::copy, statements::migrated, testing::is_installed};
 use crate::{
     CopyError, CopyReport, Migrations, SearchFilter,
     testing::{
@@ -101,10 +101,9 @@ async fn a_history_goes_to_the_server_and_comes_back() {
     let options = crate::OpenOptions::for_file(back).unwrap();
     let clock = std::sync::Arc::new(svc_model::SystemClock);
     let (store, writer) = crate::Store::open(&options, clock).await.unwrap();
-    let mut index = store.search().index().await.unwrap();
+    let index = store.search();
     let found = index.postings(&Reader::All, &["hang"], &SearchFilter::default()).await.unwrap();
     assert_eq!(found, [("hang".to_owned(), vec![1])]);
-    drop(index);
     writer.close(store).await.unwrap();
 }
 

@@ -6,17 +6,20 @@ use sqlx::{
     postgres::PgConnectOptions,
 };
 
-use super::{
-    testing::{is_installed, new_database},
-    translate::{OWN, translate},
+use super::testing::{is_installed, new_database};
+use crate::{
+    postgres::{
+        open,
+        translate::{OWN, translate},
+    },
+    testing::statements,
 };
-use crate::testing::statements;
 
 pub(super) async fn migrated() -> PgConnection {
     let options: PgConnectOptions = new_database().parse().unwrap();
     let mut conn = options.disable_statement_logging().connect().await.unwrap();
     conn.execute("create schema svc; set search_path = svc, pg_catalog").await.unwrap();
-    super::open::MIGRATOR.run(&mut conn).await.unwrap();
+    open::MIGRATOR.run(&mut conn).await.unwrap();
     conn
 }
 
@@ -112,7 +115,7 @@ async fn with_writer() -> PgConnection {
     let mut conn = migrated().await;
     // Each start of a daemon runs it.
     for _ in 0..2 {
-        conn.execute(sqlx::raw_sql(super::open::WRITER)).await.unwrap();
+        conn.execute(sqlx::raw_sql(open::WRITER)).await.unwrap();
     }
     conn.execute("insert into svc_group (daemon_id, number) values ('d', 0)").await.unwrap();
     conn

@@ -154,7 +154,7 @@ async fn lists_return_exactly_the_rows_that_the_caller_may_read() {
         let found = store.memories().candidates(&reader, &terms, &filter, 200).await.unwrap();
         let found = found.into_iter().map(|(memory, _)| memory.id.as_str().to_owned());
         assert_eq!(found.collect::<BTreeSet<_>>(), expected, "search of memories: {caller:?}");
-        let mut index = store.search().index().await.unwrap();
+        let index = store.search();
         let lists = index.postings(&reader, &["word"], &SearchFilter::default()).await.unwrap();
         let ids: Vec<i64> = lists.into_iter().flat_map(|(_, ids)| ids).collect();
         let found = index.ghaps(&ids).await.unwrap().into_iter().map(|ghap| ghap.id.to_string());

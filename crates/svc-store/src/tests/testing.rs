@@ -18,12 +18,16 @@ use crate::{
 };
 
 #[cfg(test)]
-use crate::families::frames;
-#[cfg(all(test, feature = "postgres"))]
-use crate::{PostgresOptions, postgres::testing::new_database};
-#[cfg(all(test, feature = "postgres"))]
+use crate::{
+    PostgresOptions,
+    columns::{DirectRow, EngineRow, read_row},
+    families::frames,
+    postgres::testing::new_database,
+    sqlite::direct_connection::each,
+};
+#[cfg(test)]
 use std::time::Duration;
-#[cfg(all(test, feature = "postgres"))]
+#[cfg(test)]
 use svc_sys::config::ListenMode;
 
 #[derive(Debug)]
@@ -83,18 +87,35 @@ impl TestStore {
         self.store.write(work).await.unwrap()
     }
 
+    /// The single column of a query.
+    #[cfg(test)]
+    pub(crate) fn column<T: Send>(&self, sql: &str) -> Vec<T>
+    where
+        (T,): DirectRow,
+    {
+        let mut values = Vec::new();
+        let mut take = |row: &dyn EngineRow| {
+            let (value,) = read_row(row)?;
+            values.push(value);
+            Ok(true)
+        };
+        let readers = &self.store.readers.file().unwrap().rows;
+        readers.read_here(|conn| each(conn, sql, &[], &mut take)).unwrap();
+        values
+    }
+
     pub async fn restart(self) -> Self {
         self.writer.close(self.store).await.unwrap();
         Self::at(self.folder, self.clock, None).await
     }
 }
 
-#[cfg(all(test, feature = "postgres"))]
+#[cfg(test)]
 pub(crate) async fn open_on_server(clock: Arc<ManualClock>) -> (Store, Writer) {
     open_in_database(&new_database(), ListenMode::Notify, clock).await
 }
 
-#[cfg(all(test, feature = "postgres"))]
+#[cfg(test)]
 pub(crate) async fn open_in_database(
     url: &str,
     listen: ListenMode,
