@@ -167,13 +167,7 @@ fn message_is_shown_with_names_and_states() {
     let (_, _, asked) = team(&d);
     let ran = with(&d.home, &[("COLUMNS", "60")], &["message", "show", &asked]);
     let shown = ran.ok();
-    for words in [
-        "(question)",
-        "ann (peer_",
-        "bob with a name",
-        "open; queued: waits in the inbox",
-        "a message to one peer",
-    ] {
+    for words in ["type:", "query", "ann (peer_", "bob with a name", "queued"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert!(!shown.contains("{\"") && !shown.contains("inter_session"), "{shown}");
