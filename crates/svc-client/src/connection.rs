@@ -554,7 +554,7 @@ fn has_blank_segment(path: &str) -> bool {
 mod tests {
     use svc_wire::mcp_request::{RequestSetting, post};
 
-    use super::super::fake_daemon::{FakeDaemon, answer, stream, target};
+    use super::super::tests::{FakeDaemon, answer, stream, target};
     use super::*;
 
     #[tokio::test]

@@ -293,7 +293,7 @@ pub async fn post_keyed<T: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake_daemon::{FakeDaemon, answer, discovery, stream};
+    use super::super::tests::{FakeDaemon, answer, discovery, stream};
     use super::*;
 
     fn event(id: u64) -> String {

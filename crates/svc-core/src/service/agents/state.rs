@@ -299,11 +299,10 @@ impl HostReach {
 
     /// Probes an agent's host again and again until the future is dropped.
     pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
-        let mut probe = host.keep();
         let mut is_first = true;
         loop {
             sleep(HOST_CHECK).await;
-            let is_reached = probe.ping().await.is_ok();
+            let is_reached = host.ping().await.is_ok();
             if let Err(error) = self.note_reached(id, is_reached, is_first).await {
                 let error = chain(&error);
                 tracing::error!(agent = %id, error, "cannot note whether a host answers");

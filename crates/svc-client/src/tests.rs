@@ -1,4 +1,4 @@
-//! A scripted daemon for tests.
+//! A scripted daemon, for the tests of this crate.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
