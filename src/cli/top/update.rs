@@ -1,5 +1,6 @@
 //! Updates of the page: a function of the model and an input, without I/O.
 
+use svc_model::agent::RequestOptionKind;
 use svc_model::{PeerId, Timestamp};
 
 use super::detail::ChoiceSheet;
@@ -201,12 +202,17 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
         let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
         let notice = match index.and_then(|index| choice.request.options.get(index)) {
             None => format!("a number from 1 to {} answers", choice.request.options.len()),
-            Some(option) if !option.is_denial() && (room == 0 || choice.read < room + most) => {
+            Some(option)
+                if option.kind != RequestOptionKind::Deny
+                    && (room == 0 || choice.read < room + most) =>
+            {
                 let words =
                     if room == 0 { "enlarge the terminal" } else { "↓ or space shows the rest" };
                 format!("{words}, and then {} can be answered", option.name)
             }
-            Some(option) if option.is_permanent() && choice.chosen != index => {
+            Some(option)
+                if option.kind == RequestOptionKind::AllowAlways && choice.chosen != index =>
+            {
                 choice.chosen = index;
                 confirmation(&option.name, number.unwrap_or_default())
             }
@@ -214,7 +220,7 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
                 model.notice = Some("answering…".to_owned());
                 return Some(ScreenEffect::Answer {
                     option_id: option.option_id.clone(),
-                    confirm: option.is_permanent(),
+                    confirm: option.kind == RequestOptionKind::AllowAlways,
                     request_id: choice.request.request_id,
                 });
             }
