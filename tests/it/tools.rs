@@ -116,8 +116,6 @@ fn invalid_tool_call_is_a_usage_error() {
         &["call"][..],
         &["call", "TaskWait", "--arg", "task_id"],
         &["call", "TaskWait", "--arg", "=x"],
-        &["call", "TaskWait", "--arg", "timeout_s=soon"],
-        &["call", "peer_inbox", "--arg", "peek=perhaps"],
         &["call", "TaskWait", "--args", "[]"],
         &["call", "TaskWait", "--args", "{"],
         &["call", "TaskWait", "--args", "-", "--arg", "task_id=@-"],
