@@ -14,11 +14,8 @@ mod wait;
 mod waiting_client;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, CommandFactory as _, Parser};
 use serde_json::json;
@@ -26,7 +23,7 @@ use svc_model::hook::HookClient;
 use svc_sys::telemetry;
 
 use self::attempt::{HookAnswer, HookJob, attempt};
-use self::io::{HookLog, PrintFormat, print_line, read_payload};
+use self::io::{HookLog, PrintFormat, print_line};
 use super::context::{Context, GlobalFlags};
 use super::output;
 
@@ -166,27 +163,4 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
         Ok(HookAnswer { output: Ok(None), .. }) | Err(_) => {}
     }
     ExitCode::SUCCESS
-}
-
-/// How long a payload may take to come, for a caller that gives none and keeps standard input open.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Whether `svc` without arguments was called as a hook: standard input has the payload of one.
-/// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that has them apart from
-/// its command, as earlier versions of `svc install` wrote it. `hooks.log` then says what to do.
-pub(super) fn is_called_without_arguments(home: Option<&Path>) -> bool {
-    if std::io::stdin().is_terminal() {
-        return false;
-    }
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(read_payload()).ok());
-    let Ok(Ok(payload)) = receiver.recv_timeout(TIMEOUT) else { return false };
-    if payload.get("hook_event_name").is_none() && payload.get("session_id").is_none() {
-        return false;
-    }
-    HookLog::in_home(home).note(
-        "usage",
-        "a client ran `svc` for a hook without its arguments; run `svc install` again",
-    );
-    true
 }

@@ -1,6 +1,5 @@
 //! Commands that change files: entries, approvals, switches.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -135,13 +134,7 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
             entry[field] = Value::Object(values);
         }
     }
-    let added = put(context, &name, &entry, options.scope.unwrap_or(EntryScope::User)).await?;
-    if kind.is_none()
-        && let Some(warning) = missing_program(command, context.env.os("PATH"))
-    {
-        output::note(&format!("warning: {warning}"));
-    }
-    Ok(added)
+    put(context, &name, &entry, options.scope.unwrap_or(EntryScope::User)).await
 }
 
 /// Pairs of a name and a value; the error quotes an argument that is no pair.
@@ -161,23 +154,6 @@ fn pairs_of(
         Ok((name.to_owned(), json!(value)))
     });
     pairs.collect()
-}
-
-/// The note for a program that does not exist now. It may be installed later, so this is no error.
-/// A name that contains a variable is checked only at the start.
-fn missing_program(command: &str, paths: Option<&OsStr>) -> Option<String> {
-    if command.contains('$') || command.starts_with('~') {
-        return None;
-    }
-    if command.contains('/') {
-        return (!Path::new(command).is_file()).then(|| {
-            format!("there is no program {command}: the server cannot start before there is one")
-        });
-    }
-    let is_there = std::env::split_paths(paths?).any(|folder| folder.join(command).is_file());
-    (!is_there).then(|| {
-        format!("there is no {command} on the PATH: the server cannot start before there is one")
-    })
 }
 
 pub(super) async fn add_json(context: &Context, name: &str, entry: &str) -> ExitResult {
@@ -367,23 +343,4 @@ fn waiting_file(context: &Context) -> Result<PathBuf> {
 
 fn done(context: &Context, name: &str, told: &str, file: &Path) -> ExitResult {
     context.print_line(&json!({ "name": name, "file": file }), told)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missing_program_is_noted() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("toy"), "").expect("writes");
-        let paths = Some(folder.path().as_os_str());
-        assert_eq!(missing_program("toy", paths), None);
-        assert_eq!(missing_program(&folder.path().join("toy").display().to_string(), None), None);
-        assert_eq!(missing_program("${HOME}/bin/x", paths), None, "known where it is started");
-        for absent in ["nope", "/no/such"] {
-            let warning = missing_program(absent, paths).expect("a warning");
-            assert!(warning.contains(absent), "{warning}");
-        }
-    }
 }

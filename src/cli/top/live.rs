@@ -11,13 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
-use crossterm::{cursor, execute};
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::DefaultTerminal;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{Clock as _, SystemClock};
@@ -28,7 +23,7 @@ use tokio::time::{interval, sleep};
 
 use super::model::{Draft, Model};
 use super::team::{TeamSnapshot, items, without_copies};
-use super::update::{Key, ScreenEffect, ScreenInput, update};
+use super::update::{ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::people::OperatorPresence;
 use crate::cli::{Context, ExitResult, UsageError, message, terminal};
@@ -150,35 +145,21 @@ async fn session_lines(context: &Context, peer: &str) -> Result<Vec<String>> {
 
 /// The terminal in raw mode. Restored when it is dropped, also after a panic.
 struct OpenPage {
-    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    terminal: DefaultTerminal,
 }
 
 impl OpenPage {
-    fn open() -> Result<Self> {
-        enable_raw_mode()?;
-        let mut out = io::stdout();
-        let entered = execute!(out, EnterAlternateScreen, cursor::Hide);
-        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(out)));
-        match terminal {
-            Ok(terminal) => Ok(Self { terminal }),
-            Err(error) => {
-                give_back();
-                Err(error.into())
-            }
-        }
+    fn open() -> io::Result<Self> {
+        let page = ratatui::try_init().map(|terminal| Self { terminal });
+        page.inspect_err(|_| drop(ratatui::try_restore()))
     }
 }
 
 impl Drop for OpenPage {
     fn drop(&mut self) {
-        give_back();
+        // A failure is ignored, as the terminal is gone then.
+        ratatui::try_restore().ok();
     }
-}
-
-/// Failures are ignored, as the terminal is gone then.
-fn give_back() {
-    execute!(io::stdout(), LeaveAlternateScreen, cursor::Show).ok();
-    disable_raw_mode().ok();
 }
 
 /// Reads keys on a thread of its own that lives as long as the process: a blocking read cannot be
@@ -187,9 +168,7 @@ fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             let input = match event {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    key_of(key.code, key.modifiers).map(ScreenInput::Key)
-                }
+                Event::Key(key) if key.kind != KeyEventKind::Release => Some(ScreenInput::Key(key)),
                 Event::Resize(..) => Some(ScreenInput::Resized),
                 _ => None,
             };
@@ -197,25 +176,9 @@ fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
                 return;
             }
         }
-        inputs.blocking_send(ScreenInput::Key(Key::Interrupt)).ok();
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        inputs.blocking_send(ScreenInput::Key(interrupt)).ok();
     });
-}
-
-fn key_of(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
-    if modifiers.contains(KeyModifiers::CONTROL) {
-        return (code == KeyCode::Char('c')).then_some(Key::Interrupt);
-    }
-    Some(match code {
-        KeyCode::Char(c) => Key::Char(c),
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::Tab | KeyCode::Right => Key::Tab,
-        KeyCode::BackTab | KeyCode::Left => Key::BackTab,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        _ => return None,
-    })
 }
 
 async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {

@@ -1,5 +1,6 @@
 //! The page as it is drawn, and what keys do.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::layout::Rect;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
 use super::team::{TeamSnapshot, is_agent_of_task, items, without_copies};
-use super::update::{Key, ScreenEffect, ScreenInput, update};
+use super::update::{ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::output::Screen;
 
@@ -84,17 +85,20 @@ fn full() -> Model {
 /// Presses keys, each of which is a character. Returns the effect of the last.
 fn press(model: &mut Model, keys: &str) -> Option<ScreenEffect> {
     let key = |c| match c {
-        '⇥' => Key::Tab,
-        '⇤' => Key::BackTab,
-        '↑' => Key::Up,
-        '↓' => Key::Down,
-        '⏎' => Key::Enter,
-        '⎋' => Key::Escape,
-        '⌫' => Key::Backspace,
-        '^' => Key::Interrupt,
-        c => Key::Char(c),
+        '⇥' => KeyCode::Tab,
+        '⇤' => KeyCode::BackTab,
+        '↑' => KeyCode::Up,
+        '↓' => KeyCode::Down,
+        '⏎' => KeyCode::Enter,
+        '⎋' => KeyCode::Esc,
+        '⌫' => KeyCode::Backspace,
+        c => KeyCode::Char(c),
     };
-    keys.chars().map(|c| update(model, ScreenInput::Key(key(c)))).last().flatten()
+    let event = |c| match c {
+        '^' => KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL),
+        c => KeyEvent::from(key(c)),
+    };
+    keys.chars().map(|c| update(model, ScreenInput::Key(event(c)))).last().flatten()
 }
 
 #[test]
