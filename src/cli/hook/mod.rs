@@ -135,11 +135,10 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
     };
     let format = args.format;
     let home = context.paths.home.clone();
-    let context_of_hold = context.clone();
     let job = HookJob { context, client, event_name: args.event, format, again: args.again };
-    match attempt(job, &log, started) {
+    match attempt(&job, &log, started) {
         Ok(HookAnswer { held: Some((id, payload)), .. }) => {
-            hold::hold(&context_of_hold, &id, &payload, &log);
+            hold::hold(&job.context, &id, &payload, &log);
         }
         Ok(HookAnswer { output: Ok(Some(text)), event, .. }) => {
             if let Err(error) = print_line(std::io::stdout(), &text) {
