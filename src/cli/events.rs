@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{Client, FollowGap, FollowItem, Follower, with_object};
-use svc_model::GapReason;
 
 use super::naming::peer_names;
 use super::output::{self, Column, Listing, Screen, clock, short, visible};
@@ -129,15 +128,13 @@ async fn tail(context: &Context, select: &Select) -> ExitResult {
 /// The sentence for a gap. Retention keeps the last event of each stream, so the events that are
 /// left need not be consecutive.
 fn gone(gap: &FollowGap) -> String {
-    let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
     let (first, last) = (gap.requested.saturating_add(1), gap.oldest.saturating_sub(1));
-    match first.cmp(&last) {
-        Ordering::Less => format!("events {first} to {last} are gone ({reason})"),
-        Ordering::Equal => format!("event {first} is gone ({reason})"),
-        Ordering::Greater => {
-            format!("some of the events after {} are gone ({reason})", gap.requested)
-        }
-    }
+    let events = match first.cmp(&last) {
+        Ordering::Less => format!("events {first} to {last} are"),
+        Ordering::Equal => format!("event {first} is"),
+        Ordering::Greater => format!("some of the events after {} are", gap.requested),
+    };
+    format!("{events} gone ({})", gap.reason)
 }
 
 pub(super) fn note(item: &FollowItem) {
@@ -242,7 +239,7 @@ mod tests {
             requested,
             oldest,
             latest: 300,
-            reason: Some(GapReason::Pruned),
+            reason: "pruned".to_owned(),
         };
         for (gap, text) in [
             (gap(96, 205), "events 97 to 204 are gone (pruned)"),

@@ -319,7 +319,7 @@ fn texts(result: &Value) -> String {
 
 /// An object for people: a line for each member; members of a member follow, indented. Lines are
 /// wrapped at the width of the screen.
-fn readable(value: &Value, width: Option<u16>) -> String {
+pub(super) fn readable(value: &Value, width: Option<u16>) -> String {
     fn put(text: &mut String, indent: usize, label: &str, value: &Value, width: Option<u16>) {
         let margin = " ".repeat(indent);
         let room = width.map(|width| usize::from(width).saturating_sub(indent + 2));
