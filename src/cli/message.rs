@@ -47,8 +47,6 @@ const ALL: Listing = Listing {
 
 const LATEST_MESSAGE: LatestItem =
     LatestItem { path: "/v1/messages", items: ALL.items, id: "id", empty: ALL.empty };
-const SOME: Listing = Listing { empty: "no such messages", ..ALL };
-const OPEN: Listing = Listing { empty: "no open questions", ..ALL };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MessageCommand {
@@ -145,13 +143,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             if !context.json {
                 tell_rows(&mut page);
             }
-            let MessageFilter { peer, kind, open, .. } = query.filter;
-            let listing = match (open, peer.is_some() || kind.is_some()) {
-                (true, _) => OPEN,
-                (false, true) => SOME,
-                (false, false) => ALL,
-            };
-            listing.print(context, &page)
+            ALL.of_filter(&query.filter).print(context, &page)
         }
         MessageCommand::Inbox { peer, take, peek: _, page } => {
             let path = format!("/v1/peers/{}/messages?peek={}", encode(&peer), !take);

@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::delivery::{self, PendingEvent, Receipt, deliver};
-use super::io::{HookLog, PrintFormat, read_payload};
+use super::io::{HookLog, read_payload};
 use crate::cli::context::Context;
 
 /// Events at which a person waits for the session, so the hook starts a daemon if none runs. Each
@@ -32,7 +32,7 @@ pub(super) struct HookJob {
     pub(super) client: HookClient,
     /// The client's name of the event, if it is on the command line.
     pub(super) event_name: Option<String>,
-    pub(super) format: PrintFormat,
+    pub(super) format: HookFormat,
     /// The id of an earlier delivery, if this one is a repeat.
     pub(super) again: Option<String>,
 }
@@ -109,7 +109,7 @@ async fn run(job: &HookJob, log: &HookLog, started: Instant) -> Result<HookAnswe
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
     let event_name = event_name.or_else(|| job.event_name.clone());
     let is_start = event_name.as_deref() == Some(SESSION_START);
-    let begins = is_start && job.format == PrintFormat::Spec && job.again.is_none();
+    let begins = is_start && job.format == HookFormat::Spec && job.again.is_none();
     if begins && session_of(job.client, &payload).is_none() {
         payload["session_id"] = json!(Ids::random().uuid(SystemClock.now()).to_string());
     }
@@ -170,11 +170,7 @@ fn answered(job: &HookJob, payload: Value, event: PendingEvent, answer: &Value) 
         return HookAnswer { output: Ok(None), event, held: Some((id.to_owned(), payload)) };
     }
     let read = || hook::read(job.client, job.event_name.as_deref(), &payload).ok();
-    let format = match job.format {
-        PrintFormat::Client => HookFormat::Client,
-        PrintFormat::Spec => HookFormat::Spec,
-    };
-    HookAnswer { output: hook::checked_output(read, format, answer), event, held: None }
+    HookAnswer { output: hook::checked_output(read, job.format, answer), event, held: None }
 }
 
 /// The arguments of the tool call, and the event to spool if the daemon does not get it now.
@@ -192,7 +188,7 @@ fn arguments(
     for (name, value) in [
         ("secret", secret.flatten().map(Value::from)),
         ("event", job.event_name.clone().map(Value::from)),
-        ("format", (job.format == PrintFormat::Spec).then(|| json!("spec"))),
+        ("format", (job.format == HookFormat::Spec).then(|| json!("spec"))),
         ("tmux_pane", text_of(&job.context.env, "TMUX_PANE").map(Value::from)),
         ("pid", process.map(|process| Value::from(process.pid))),
     ] {

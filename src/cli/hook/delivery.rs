@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
+use svc_model::hook::HookFormat;
 use svc_model::{ProcessIdentity, limits};
 use svc_server::daemon::{live_file, stays_stopped};
 use svc_sys::config::Flags;
@@ -17,7 +18,7 @@ use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
 use tokio::time::sleep;
 
-use super::io::{HookLog, PrintFormat};
+use super::io::HookLog;
 use crate::cli::context::Context;
 use crate::cli::{ALREADY_RUNNING, daemon};
 
@@ -91,13 +92,13 @@ const POLL: Duration = Duration::from_millis(25);
 
 /// How long a prompt may wait for a daemon that is not ready; `None` if a daemon is ready, or if
 /// this hook must not start one.
-pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<Duration> {
+pub(super) fn wait_for_daemon(context: &Context, format: HookFormat) -> Option<Duration> {
     // A daemon at a URL is not ours to start.
     let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
     if !is_local || live_file(&context.paths).is_some() || stays_stopped(&context.paths) {
         return None;
     }
-    if format == PrintFormat::Spec {
+    if format == HookFormat::Spec {
         return Some(SCRIPT_WAIT);
     }
     // If the configuration is invalid, no daemon starts.

@@ -19,11 +19,11 @@ use std::time::Instant;
 
 use clap::{Args, CommandFactory as _, Parser};
 use serde_json::json;
-use svc_model::hook::HookClient;
+use svc_model::hook::{HookClient, HookFormat};
 use svc_sys::telemetry;
 
 use self::attempt::{HookAnswer, HookJob, attempt};
-use self::io::{HookLog, PrintFormat, print_line};
+use self::io::{HookLog, print_line};
 use super::context::{Context, GlobalFlags};
 use super::output;
 
@@ -47,8 +47,8 @@ pub(super) struct HookArgs {
     /// The client's name of the event [default: the one in the payload]
     event: Option<String>,
     /// The shape of what is printed
-    #[arg(long, value_enum, default_value_t = PrintFormat::Client)]
-    format: PrintFormat,
+    #[arg(long, value_enum, default_value_t = HookFormat::Client)]
+    format: HookFormat,
     /// The event was reported before under this id: it counts once, and nothing is printed
     #[arg(long, value_name = "ID")]
     again: Option<String>,
@@ -133,33 +133,35 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
         log.note("usage", &format!("there is no client {:?}", args.client));
         return ExitCode::SUCCESS;
     };
-    let format = args.format;
-    let home = context.paths.home.clone();
+    let (home, format) = (context.paths.home.clone(), args.format);
     let job = HookJob { context, client, event_name: args.event, format, again: args.again };
-    match attempt(&job, &log, started) {
-        Ok(HookAnswer { held: Some((id, payload)), .. }) => {
-            hold::hold(&job.context, &id, &payload, &log);
-        }
-        Ok(HookAnswer { output: Ok(Some(text)), event, .. }) => {
-            if let Err(error) = print_line(std::io::stdout(), &text) {
-                log.note("standard output", &error.to_string());
-                if let Some(event) = event {
-                    delivery::keep_unprinted(&home, &event, &log);
-                }
+    let HookAnswer { output, event, held } = match attempt(&job, &log, started) {
+        Ok(answer) => answer,
+        Err(failure) => {
+            if format == HookFormat::Spec {
+                let text = json!({ "type": "degraded", "reason": failure }).to_string();
+                print_line(std::io::stdout(), &text).ok();
             }
+            return ExitCode::SUCCESS;
         }
-        Ok(HookAnswer { output: Err(unexpected), event, .. }) => {
-            log.note(client.as_str(), &unexpected.to_string());
-            if let Some(event) = event {
-                // If the daemon did answer, it hands the messages over again.
-                delivery::keep_unprinted(&home, &event, &log);
-            }
+    };
+    if let Some((id, payload)) = held {
+        hold::hold(&job.context, &id, &payload, &log);
+        return ExitCode::SUCCESS;
+    }
+    let problem = match output {
+        Ok(None) => None,
+        Ok(Some(text)) => print_line(std::io::stdout(), &text)
+            .err()
+            .map(|error| ("standard output", error.to_string())),
+        Err(unexpected) => Some((client.as_str(), unexpected.to_string())),
+    };
+    if let Some((topic, problem)) = problem {
+        log.note(topic, &problem);
+        if let Some(event) = event {
+            // If the daemon did answer, it hands the messages over again.
+            delivery::keep_unprinted(&home, &event, &log);
         }
-        Err(failure) if format == PrintFormat::Spec => {
-            let text = json!({ "type": "degraded", "reason": failure }).to_string();
-            print_line(std::io::stdout(), &text).ok();
-        }
-        Ok(HookAnswer { output: Ok(None), .. }) | Err(_) => {}
     }
     ExitCode::SUCCESS
 }

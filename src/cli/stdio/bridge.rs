@@ -35,7 +35,9 @@ pub(super) struct Bridge {
     pub(super) link: DaemonLink,
     pub(super) output: LineWriter,
     pub(super) session: CurrentMcpSession,
-    pub(super) tools: ToolCache,
+    /// The tools of the last list: which are idempotent, and which arguments are repeated in
+    /// headers. Fetched only after a call was cut off, or was refused for its headers.
+    tools: Mutex<HashMap<String, Arc<CachedTool>>>,
     /// Which tools the client is shown, if `--expose` says so.
     pub(super) expose: Option<ToolExposure>,
 }
@@ -50,7 +52,7 @@ struct ToolListParams<'a> {
 
 impl Bridge {
     pub(super) fn new(link: DaemonLink, output: LineWriter, expose: Option<ToolExposure>) -> Self {
-        let (session, tools) = (CurrentMcpSession::default(), ToolCache::default());
+        let (session, tools) = (CurrentMcpSession::default(), Mutex::default());
         Self { link, output, session, tools, expose }
     }
 
@@ -130,7 +132,7 @@ impl Bridge {
                 break;
             }
         }
-        self.tools.replace(tools);
+        *self.tools() = tools;
         Ok(())
     }
 
@@ -143,7 +145,13 @@ impl Bridge {
         if self.learn_tools(call).await.is_err() {
             return false;
         }
-        call.tools.iter().all(|name| self.tools.get(name).is_some_and(|tool| tool.is_repeatable()))
+        let tools = self.tools();
+        call.tools.iter().all(|name| tools.get(name).is_some_and(|tool| tool.is_repeatable()))
+    }
+
+    /// Empty before the list was fetched.
+    pub(super) fn tools(&self) -> MutexGuard<'_, HashMap<String, Arc<CachedTool>>> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn pass(&self, message: String) {
@@ -248,11 +256,6 @@ impl CurrentMcpSession {
     }
 }
 
-/// The tools of the last list: which are idempotent, and which arguments are repeated in headers.
-/// Fetched only after a call was cut off, or was refused for its headers.
-#[derive(Debug, Default)]
-pub(super) struct ToolCache(Mutex<HashMap<String, Arc<CachedTool>>>);
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedTool {
@@ -276,17 +279,6 @@ struct ToolHints {
 pub(super) struct ToolPage {
     pub(super) tools: Vec<CachedTool>,
     pub(super) next_cursor: Option<String>,
-}
-
-impl ToolCache {
-    /// `None` before the list was fetched.
-    pub(super) fn get(&self, name: &str) -> Option<Arc<CachedTool>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-    }
-
-    pub(super) fn replace(&self, tools: HashMap<String, Arc<CachedTool>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tools;
-    }
 }
 
 impl CachedTool {

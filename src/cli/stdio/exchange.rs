@@ -56,7 +56,7 @@ impl Bridge {
         let mut attempts = Attempts::default();
         loop {
             let session = (call.kind == CallKind::Legacy).then(|| self.session.get()).flatten();
-            let tool = call.tools.first().and_then(|name| self.tools.get(name));
+            let tool = call.tools.first().and_then(|name| self.tools().get(name).cloned());
             let setting = RequestSetting {
                 input_schema: tool.as_ref().map(|tool| &tool.input_schema),
                 expose: self.expose,
