@@ -18,16 +18,12 @@ use super::{Context, ExitResult, UsageError, agent};
 
 const TOOLS: &[Column] = &[
     Column::text("TOOL", ""),
-    Column::text("FAMILY", "").rank(1),
+    Column::text("FAMILY", "").rank(1).usual("sources"),
     Column::text("WHAT IT DOES", ""),
 ];
 
-const ARGUMENTS: &[Column] = &[
-    Column::text("ARGUMENT", ""),
-    Column::text("TAKES", "").rank(1),
-    Column::text("NEEDED", "").rank(2),
-    Column::text("WHAT IT IS", ""),
-];
+/// The members of a tool that a person is shown.
+const SHOWN: [&str; 6] = ["name", "title", "family", "scope", "description", "input_schema"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolsCommand {
@@ -83,15 +79,15 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
     match command {
         ToolsCommand::List { family } => {
             let tools = fetch(&context.client()?, family.as_deref()).await?;
-            let rows: Vec<_> = tools.iter().map(|tool| row(&context.screen, tool)).collect();
-            let empty = "no tools; `svc tools list` shows all families";
-            context.print(&json!({ "count": tools.len(), "tools": tools }), || {
-                output::table(&context.screen, TOOLS, &rows, empty)
-            })
+            print(context, &tools, "no tools; `svc tools list` shows all families")
         }
         ToolsCommand::Show { name } => {
             let tool = find(&context.client()?, &name).await?;
-            context.print(&tool, || show(&context.screen, &tool))
+            let mut shown = tool.clone();
+            let members = shown.as_object_mut();
+            members.into_iter().for_each(|all| all.retain(|key, _| SHOWN.contains(&&**key)));
+            let width = context.screen.fit_width();
+            context.print(&tool, || output::block(&readable(&shown, width)))
         }
         ToolsCommand::Call(args) => call(context, &context.client()?, *args).await,
     }
@@ -164,61 +160,22 @@ fn unknown(name: &str) -> anyhow::Error {
     anyhow!("there is no tool {name:?}; see `svc tools list`")
 }
 
-fn row(screen: &Screen, tool: &Value) -> Vec<Option<String>> {
-    let (name, family) = (output::cell(tool, "name"), output::cell(tool, "family"));
-    [name, family, purpose(screen, &output::cell(tool, "description"))].map(Some).into()
+/// Prints a list of tools, or `empty` if there are none.
+pub(super) fn print(context: &Context, tools: &[Value], empty: &str) -> ExitResult {
+    let row = |tool: &Value| {
+        let purpose = purpose(&context.screen, &output::cell(tool, "description"));
+        [output::cell(tool, "name"), output::cell(tool, "family"), purpose].map(Some).into()
+    };
+    let rows: Vec<_> = tools.iter().map(row).collect();
+    context.print(&json!({ "count": tools.len(), "tools": tools }), || {
+        output::table(&context.screen, TOOLS, &rows, empty)
+    })
 }
 
 /// The first line of a description, which may be pages long; with `--full` all of it.
 pub(super) fn purpose(screen: &Screen, description: &str) -> String {
     let most = if screen.full { usize::MAX } else { 1 };
     description.lines().take(most).collect::<Vec<_>>().join(" ")
-}
-
-fn show(screen: &Screen, tool: &Value) -> Result<()> {
-    let heads = ["name", "title", "family", "scope", "description"];
-    let fields: Vec<(&str, String)> = heads
-        .into_iter()
-        .filter(|key| tool.get(key).is_some())
-        .map(|key| (key, output::cell(tool, key)))
-        .collect();
-    output::wrapped_fields(screen, &fields)?;
-    output::line("")?;
-    let schema = &tool["input_schema"];
-    let required = output::items(schema, "required");
-    let rows: Vec<Vec<Option<String>>> = schema
-        .get("properties")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .map(|(name, property)| {
-            let needed =
-                if required.iter().any(|required| required == name) { "yes" } else { "no" };
-            let description = output::cell(property, "description").replace('\n', " ");
-            let cells = [name.clone(), value_type(property), needed.to_owned(), description];
-            cells.map(Some).into()
-        })
-        .collect();
-    output::table(screen, ARGUMENTS, &rows, "it takes no arguments")
-}
-
-/// Type, bounds and default of an argument, for a cell of a table.
-fn value_type(property: &Value) -> String {
-    let words = property.get("enum").and_then(Value::as_array);
-    let mut text = match words {
-        Some(words) => words.iter().map(plain).collect::<Vec<_>>().join("|"),
-        None => output::cell(property, "type"),
-    };
-    if let (Some(least), Some(most)) = (property.get("minimum"), property.get("maximum")) {
-        text.extend([" ", &least.to_string(), "..", &most.to_string()]);
-    }
-    if let Some(items) = property.get("items") {
-        text.extend([" of ", &value_type(items)]);
-    }
-    if let Some(default) = property.get("default") {
-        text.extend([" [", &plain(default), "]"]);
-    }
-    text
 }
 
 async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult {

@@ -33,7 +33,7 @@ pub(super) enum McpCommand {
         #[arg(long)]
         tools: bool,
     },
-    /// Show a server, and its entry
+    /// Show a server
     #[command(after_help = "Example:\n  svc mcp get files")]
     Get(ServerName),
     /// List the tools of a server

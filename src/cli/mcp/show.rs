@@ -31,8 +31,6 @@ const LIST: Listing = Listing {
     next: None,
 };
 
-const TOOLS: &[Column] = &[Column::text("TOOL", ""), Column::text("WHAT IT DOES", "")];
-
 /// The path of a request about servers, with the current folder.
 fn path(route: &str) -> Result<String> {
     let here = here()?;
@@ -77,37 +75,8 @@ fn trouble(source: &Value) -> Option<String> {
 }
 
 pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
-    let mut source = server(context, name).await?;
-    let from = source.get("from").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut plan = context.source_plan()?.sources.into_iter();
-    let planned = plan.find(|it| it.name == name && it.from == from);
-    // Only the daemon knows entries from a flag.
-    if let Some(planned) = planned {
-        source["entry"] = masked(planned.written);
-    }
-    context.print(&source, || {
-        let mut shown = source.clone();
-        let entry = shown.as_object_mut().and_then(|source| source.remove("entry"));
-        output::object(&context.screen, &shown, &["name", "state", "reason", "next_action"])?;
-        entry.map_or(Ok(()), |entry| output::fields(&[("entry", entry.to_string())]))
-    })
-}
-
-/// Masks values of an entry that may be secrets: literals in `env` and `headers`, but not names of
-/// variables.
-fn masked(mut entry: Value) -> Value {
-    for field in ["env", "headers"] {
-        let values = entry.get_mut(field).and_then(Value::as_object_mut);
-        for value in values.into_iter().flat_map(serde_json::Map::values_mut) {
-            let is_variable = value.as_str().is_some_and(|text| {
-                text.starts_with("${") && text.ends_with('}') && !text.contains(":-")
-            });
-            if !is_variable {
-                *value = json!("***");
-            }
-        }
-    }
-    entry
+    let source = server(context, name).await?;
+    context.print_object(&source, &["name", "state", "reason", "next_action"])
 }
 
 pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
@@ -117,15 +86,8 @@ pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
     let own = own?;
-    let row = |tool: &Value| {
-        let purpose = tools::purpose(&context.screen, &output::cell(tool, "description"));
-        vec![Some(output::cell(tool, "name")), Some(purpose)]
-    };
-    let rows: Vec<_> = own.iter().map(row).collect();
     let empty = "it has no tools, or has not listed them yet: `svc mcp list` shows its state";
-    context.print(&json!({ "count": own.len(), "tools": own }), || {
-        output::table(&context.screen, TOOLS, &rows, empty)
-    })
+    tools::print(context, &own, empty)
 }
 
 pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {
@@ -290,18 +252,6 @@ mod tests {
         let text = trouble(&source).expect("it has trouble");
         assert_eq!(text, "\ndb is failed\n  reason: exit code 1\n  next:   svc mcp logs db\n");
         assert_eq!(trouble(&json!({ "name": "db", "state": "connected" })), None);
-    }
-
-    #[test]
-    fn possible_secrets_are_masked() {
-        let entry = json!({
-            "command": "x", "env": { "A": "secret", "B": "${VAR}", "C": "${VAR:-secret}", "D": "a${VAR}" },
-            "headers": { "Authorization": "Bearer secret" },
-        });
-        let shown = masked(entry);
-        assert_eq!(shown["env"], json!({ "A": "***", "B": "${VAR}", "C": "***", "D": "***" }));
-        assert_eq!(shown["headers"], json!({ "Authorization": "***" }));
-        assert_eq!(shown["command"], "x");
     }
 
     #[test]
