@@ -1,5 +1,6 @@
 //! `svc message`: messages between participants and their delivery.
 
+use std::collections::HashMap;
 use std::io::Read as _;
 use std::process::ExitCode;
 
@@ -11,7 +12,8 @@ use svc_model::{ListQuery, MessageFilter, PageQuery};
 
 use super::context::members;
 use super::naming::{LatestItem, identified, message_found, peer_found, peer_names};
-use super::output::{self, Column, Listing, Screen};
+use super::output::{self, Column, Listing};
+use super::tools::readable;
 use super::{Context, ExitResult};
 
 const NAMED: usize = 10;
@@ -141,7 +143,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
         MessageCommand::List(query) => {
             let mut page: Value = client.get(&with_object("/v1/messages", &query)).await?;
             if !context.json {
-                tell_rows(&mut page);
+                tell_rows(&mut page, &HashMap::new());
             }
             ALL.of_filter(&query.filter).print(context, &page)
         }
@@ -150,7 +152,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             let path = with_object(&path, &page);
             let mut page: Value = peer_found(&client, &peer, client.get(&path).await).await?;
             if !context.json {
-                name_senders(&client, &mut page).await;
+                tell_rows(&mut page, &peer_names(&client, "peer_id").await);
             }
             LIST.print(context, &page)
         }
@@ -173,26 +175,18 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
 /// Sets `from` and `to` of each message: names, or ids of those who are no participants. The state
 /// of a question becomes `open` or `answered`, which a person wants to know first; not if its
 /// receiver has ended.
-fn tell_rows(page: &mut Value) {
+fn tell_rows(page: &mut Value, names: &HashMap<String, String>) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
         for (end, name, id) in [("from", "from_name", "from_peer"), ("to", "to_name", "to_peer")] {
-            message[end] = message.get(name).or(message.get(id)).cloned().unwrap_or_default();
+            let known = names.get(&output::cell(message, id)).cloned().map(Value::from);
+            let named = known.or_else(|| message.get(name).or(message.get(id)).cloned());
+            message[end] = named.unwrap_or_default();
         }
         if message["open"] == true {
             message["state"] = "open".into();
         } else if message["type"] == "query" && message["answered"] == true {
             message["state"] = "answered".into();
         }
-    }
-}
-
-/// Sets `from` of each message in an inbox: the sender's name, or the id of one who is no
-/// participant.
-async fn name_senders(client: &Client, page: &mut Value) {
-    let names = peer_names(client, "peer_id").await;
-    for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
-        let id = output::cell(message, "from_peer");
-        message["from"] = names.get(&id).cloned().unwrap_or(id).into();
     }
 }
 
@@ -243,31 +237,16 @@ async fn show(context: &Context, client: &Client, message: &Value) -> ExitResult
         return output::json(message).map(|()| ExitCode::SUCCESS);
     }
     let names = peer_names(client, "peer_id").await;
-    let who = |key: &str| {
-        let id = output::cell(message, key);
-        match names.get(&id).filter(|name| **name != id) {
-            Some(name) => format!("{name} ({id})"),
-            None => id,
-        }
-    };
-    // A colour code must not become part of a field's value.
-    let screen = &Screen { color: false, ..context.screen };
-    let step = |step: &Value| {
-        let why = step["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let at = output::clock(screen, &output::cell(step, "at"));
-        format!("{at}  {}{why}", output::cell(step, "state"))
-    };
-    let steps: Vec<String> = output::items(message, "states").iter().map(step).collect();
-    let rows = [
-        ("message", output::cell(message, "id")),
-        ("type", output::cell(message, "type")),
-        ("from", who("from_peer")),
-        ("to", who("to_peer")),
-        ("answers", output::cell(message, "correlation_id")),
-        ("states", steps.join("\n")),
-        ("text", output::cell(message, "text")),
-    ];
-    output::wrapped_fields(screen, &rows).map(|()| ExitCode::SUCCESS)
+    let mut shown = message.clone();
+    for (end, id) in [("from", "from_peer"), ("to", "to_peer")] {
+        let id = shown[id].take();
+        let name = id.as_str().and_then(|id| names.get(id)).filter(|name| id != **name);
+        shown[end] =
+            name.map_or(id.clone(), |name| format!("{name} ({})", output::plain(&id)).into());
+    }
+    let members = shown.as_object_mut();
+    members.into_iter().for_each(|all| all.retain(|_, value| !value.is_null()));
+    output::block(&readable(&shown, context.screen.fit_width())).map(|()| ExitCode::SUCCESS)
 }
 
 /// When a message that was just sent reaches its receiver, as a clause. Empty if the daemon is an
@@ -380,7 +359,7 @@ mod tests {
             // Its receiver has ended.
             message("query", false, false), message("notification", false, false),
         ] });
-        tell_rows(&mut page);
+        tell_rows(&mut page, &HashMap::new());
         let states: Vec<String> = output::items(&page, "messages")
             .iter()
             .map(|message| output::cell(message, "state"))

@@ -461,7 +461,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
         let paths = Paths::resolve(&env, Some(home.path())).unwrap();
-        let discovery = Discovery::for_agent(&paths, &env, None).unwrap();
+        let discovery = Discovery::new(&paths, PathBuf::new(), &env, None).unwrap();
         let printer = RunPrinter::new(PrintMode::Json, discovery, Duration::from_millis(1));
         let task = TaskDocument(json!({ "task_id": "task_1" }));
         let followed = timeout(Duration::from_millis(200), printer.follow(&task)).await;

@@ -170,7 +170,7 @@ fn message_is_shown_with_names_and_states() {
     for words in ["type:", "query", "ann (peer_", "bob with a name", "queued"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    assert!(!shown.contains("{\"") && !shown.contains("inter_session"), "{shown}");
+    assert!(!shown.contains("{\""), "{shown}");
     assert!(shown.lines().all(|line| line.chars().count() <= 60), "{shown}");
     let whole: String = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(

@@ -44,5 +44,5 @@ pub(crate) use screen::{ColorChoice, Screen, Style, clock, relative, state_style
 pub(crate) use table::{Listing, table};
 pub(crate) use write::{
     OutputClosed, block, cell, cut, exact, fields, items, json, line, ndjson, note, notes, object,
-    plain, styled_line, visible, wrapped, wrapped_fields,
+    plain, styled_line, visible, wrapped,
 };

@@ -10,9 +10,7 @@ use anyhow::Result;
 use ratatui::text::Span;
 use serde::Serialize;
 use serde_json::Value;
-use svc_model::Timestamp;
 
-use super::screen::{Screen, relative};
 use crate::cli::terminal;
 
 #[derive(Debug, thiserror::Error)]
@@ -164,18 +162,8 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> Result<()> {
     block(&text)
 }
 
-/// Like `fields`, but wraps values at the width of the screen.
-pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> Result<()> {
-    let room =
-        screen.fit_width().map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
-    let pairs: Vec<(&str, String)> =
-        pairs.iter().map(|(key, value)| (*key, wrapped(value, room))).collect();
-    fields(&pairs)
-}
-
-/// The members of a JSON object that are set: those in `first`, then all others. On a screen a time
-/// is followed by the relative time.
-pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> Result<()> {
+/// The members of a JSON object that are set: those in `first`, then all others.
+pub(crate) fn object(value: &Value, first: &[&str]) -> Result<()> {
     let Some(map) = value.as_object() else {
         return json(value);
     };
@@ -184,19 +172,9 @@ pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> Result<(
     let pairs: Vec<(&str, String)> = named
         .chain(others)
         .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| (key.as_str(), with_relative_time(screen, key, plain(value))))
+        .map(|(key, value)| (key.as_str(), plain(value)))
         .collect();
     fields(&pairs)
-}
-
-fn with_relative_time(screen: &Screen, key: &str, value: String) -> String {
-    let is_time = screen.is_for_people()
-        && !screen.utc
-        && (key.ends_with("_at") || matches!(key, "timestamp" | "last_seen" | "started" | "ended"));
-    match Timestamp::parse(&value).filter(|_| is_time) {
-        Some(at) => format!("{value} ({})", relative(at, screen.now)),
-        None => value,
-    }
 }
 
 fn label_width(pairs: &[(&str, String)]) -> usize {

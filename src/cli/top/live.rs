@@ -255,19 +255,15 @@ async fn position(context: &Context) -> Result<u64> {
 
 async fn fetch(context: &Context) -> Result<TeamSnapshot> {
     let client = context.client()?;
-    let get = |path: &'static str| {
-        let client: &Client = &client;
-        async move { client.get::<Value>(path).await }
-    };
     let (peers, ghap, requests, questions, messages, active, pending) = tokio::try_join!(
-        get("/v1/peers?limit=500"),
-        get("/v1/ghap?status=active&limit=500"),
-        get("/v1/requests?open=true&limit=50"),
-        get("/v1/messages?open=true&limit=50"),
+        client.get("/v1/peers?limit=500"),
+        client.get("/v1/ghap?status=active&limit=500"),
+        client.get("/v1/requests?open=true&limit=50"),
+        client.get("/v1/messages?open=true&limit=50"),
         // A broadcast is one row here but has one message per receiver.
-        get("/v1/messages?limit=200"),
-        get("/v1/tasks?status=active&limit=50"),
-        get("/v1/tasks?status=pending&limit=50"),
+        client.get("/v1/messages?limit=200"),
+        client.get("/v1/tasks?status=active&limit=50"),
+        client.get("/v1/tasks?status=pending&limit=50"),
     )?;
     let mut tasks = items(&active, "tasks");
     tasks.extend(items(&pending, "tasks"));
