@@ -339,9 +339,6 @@ pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Op
     }
     let is_json = wants_json(words.iter().cloned());
     let words: Vec<&OsString> = words.iter().filter(|word| *word != "--json").collect();
-    if words == ["hook", "wait"] {
-        return Some(hook::print_wait_help());
-    }
     let mut root = Cli::command();
     root.build();
     let (mut command, mut known) = (&mut root, 0);

@@ -450,6 +450,8 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use svc_sys::config::{Env, Paths};
     use tokio::time::timeout;
 

@@ -281,8 +281,8 @@ fn help_exists_for_argument_words() {
     let words: Vec<&str> = serve.ok().split_whitespace().collect();
     assert!(words.join(" ").contains("{running, pid, url, version, busy?}"), "{serve:?}");
     for (args, begins) in [
-        (&["help", "hook", "wait"][..], "svc hook wait"),
-        (&["hook", "wait", "--help"], "svc hook wait"),
+        (&["help", "hook", "wait"][..], "svc hook"),
+        (&["hook", "wait", "--help"], "svc hook"),
         (&["help", "hook", "claude"], "svc hook"),
         (&["help", "task", "show", "task_x"], "svc task show"),
         (&["help", "install", "status"], "svc install status"),

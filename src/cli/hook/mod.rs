@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Args, CommandFactory as _, Parser};
+use clap::{Args, Parser};
 use serde_json::json;
 use svc_model::hook::{HookClient, HookFormat};
 use svc_sys::telemetry;
@@ -54,26 +54,6 @@ pub(super) struct HookArgs {
     again: Option<String>,
 }
 
-/// `svc hook wait`, for its help: it is parsed as `svc hook` with a client called `wait`.
-#[derive(Debug, Parser)]
-#[command(
-    name = "svc hook wait",
-    about = "Wait until a message comes for the session, and wake its client with it",
-    after_help = "\
-Example:
-  svc hook wait < payload.json
-
-`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle \
-(asyncRewake). \
-Reads the client's payload on standard input. As soon as a message comes, it ends with exit code 2 \
-and the message on standard error, which wakes the session; with exit code 0 when there is nothing \
-more to wait for."
-)]
-struct WaitHelp {
-    #[command(flatten)]
-    global: GlobalFlags,
-}
-
 // `svc hook` is parsed alone: a hook has no time to build the whole command tree.
 #[derive(Debug, Parser)]
 #[command(
@@ -90,10 +70,6 @@ struct HookCommand {
 
 pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
-    let arguments: Vec<OsString> = arguments.collect();
-    if arguments == ["wait", "--help"] || arguments == ["wait", "-h"] {
-        return print_wait_help();
-    }
     let arguments = std::iter::once(OsString::from("svc hook")).chain(arguments);
     match HookCommand::try_parse_from(arguments) {
         Ok(HookCommand { global, args }) => run(global, args, started),
@@ -107,12 +83,6 @@ pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
     }
-}
-
-pub(super) fn print_wait_help() -> ExitCode {
-    // A closed output is no failure, and a hook never fails.
-    WaitHelp::command().print_long_help().ok();
-    ExitCode::SUCCESS
 }
 
 pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> ExitCode {
