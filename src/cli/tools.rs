@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, McpReply, with_query};
 use svc_model::source::BUILTIN_CORE;
 use svc_wire::json_rpc::JsonRpcWriter;
-use svc_wire::mcp_request;
+use svc_wire::mcp_request::{self, RequestSetting};
 
 use super::context::key_value;
 use super::naming::all_items;
@@ -140,9 +140,7 @@ pub(super) async fn structured(client: &Client, name: &str, arguments: Value) ->
 /// # Errors
 /// The error in the response.
 pub(super) async fn result_of(client: &Client, method: &str, params: Value) -> Result<Value> {
-    let body = JsonRpcWriter::new().id(&1).method(method).params(&params).into_bytes();
-    let request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
-    let mut answer = ask(client, &request).await?;
+    let mut answer = ask(client, method, &params, None).await?;
     match answer.get("error") {
         Some(error) => bail!("{}", failure(error)),
         None => Ok(answer["result"].take()),
@@ -199,10 +197,7 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
         }
     }
     let params = json!({ "name": args.name, "arguments": arguments });
-    let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
-    let mut request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
-    request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
-    let answer = ask(client, &request).await?;
+    let answer = ask(client, "tools/call", &params, session).await?;
     let refusal = answer["error"]["message"].as_str();
     if refusal.is_some_and(|message| message.starts_with("Unknown tool")) {
         return Err(unknown(&args.name));
@@ -210,8 +205,16 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
     print_answer(context, &answer)
 }
 
-async fn ask(client: &Client, request: &mcp_request::McpRequest) -> Result<Value> {
-    let stream = client.open("/mcp", request).await?;
+async fn ask(
+    client: &Client,
+    method: &str,
+    params: &Value,
+    session: Option<HeaderValue>,
+) -> Result<Value> {
+    let body = JsonRpcWriter::new().id(&1).method(method).params(params).into_bytes();
+    let mut request = mcp_request::post(body.into(), RequestSetting::default());
+    request.headers.extend(session.map(|value| (HeaderName::from_static(SESSION), value)));
+    let stream = client.open("/mcp", &request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;
         // A protocol error is a response as well; an HTTP error is not.

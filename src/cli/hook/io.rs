@@ -11,8 +11,6 @@ use svc_model::{Clock as _, SystemClock, json_with_storable_texts};
 use svc_sys::config::{Env, Paths};
 use svc_sys::private_file;
 
-use crate::cli::context::Context;
-
 /// Largest payload, in bytes.
 const MAX_PAYLOAD: usize = 16 * 1024 * 1024;
 /// A payload up to this size, in bytes, is not shortened.
@@ -100,10 +98,6 @@ const MAX_LINE: usize = 500;
 pub(super) struct HookLog(Option<PathBuf>);
 
 impl HookLog {
-    pub(super) fn new(context: &Context) -> Self {
-        Self(Some(context.paths.home.join("hooks.log")))
-    }
-
     /// The log in this data folder, or else in the one that the environment names.
     pub(super) fn in_home(home: Option<&Path>) -> Self {
         let paths = Paths::resolve(&Env::from_process(), home);

@@ -96,7 +96,7 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
     if args.client == "wait" {
         return wait::run(&context);
     }
-    let log = HookLog::new(&context);
+    let log = HookLog::in_home(Some(&context.paths.home));
     let Some(client) = HookClient::parse(&args.client) else {
         let known = "known are claude, codex, gemini, opencode and wait";
         output::note(&format!("svc hook: there is no client {:?}; {known}", args.client));

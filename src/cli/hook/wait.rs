@@ -57,7 +57,7 @@ enum WaitAnswer {
 
 /// Exit code 2 if a message came, else 0.
 pub(super) fn run(context: &Context) -> ExitCode {
-    let log = HookLog::new(context);
+    let log = HookLog::in_home(Some(&context.paths.home));
     let result = read_payload().and_then(|payload| {
         let config =
             context.config(&Flags::default()).map_err(|error| telemetry::chain(&*error))?;
@@ -295,7 +295,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
         let context = Context::new(flags).expect("a context");
-        let log = HookLog::new(&context);
+        let log = HookLog::in_home(Some(&context.paths.home));
         let mut restarter = DaemonRestarter::default();
         restarter.note_away(&context, &log).await;
         assert_eq!(restarter.away_since, None, "there never was one");

@@ -87,12 +87,6 @@ fn bearer_of(context: &Context, name: &str) -> Result<Option<SecretBearer>> {
     Ok(bearer)
 }
 
-/// Whether a file names such a server, whatever its entry is. A file that cannot be read may.
-fn is_known(context: &Context, name: &str) -> bool {
-    let plan = context.source_plan();
-    plan.map_or(true, |plan| plan.sources.iter().any(|source| source.name == name))
-}
-
 fn checked(name: &str, key: &str) -> Result<String, UsageError> {
     if !is_variable(key) {
         return Err(UsageError(format!(
@@ -146,12 +140,7 @@ pub(super) async fn set_secret(context: &Context, name: &str, key: &str) -> Exit
     tell_daemon(context).await;
     let text = match bearer {
         Some(bearer) => format!("stored {key} of {name} for {}", bearer.destination),
-        None if is_known(context, &name) => {
-            format!("stored {key} of {name} for the {name} of your own configuration")
-        }
-        None => format!(
-            "stored {key} of {name} for the {name} of your own configuration; there is no such server yet: `svc mcp list`"
-        ),
+        None => format!("stored {key} of {name} for the {name} of your own configuration"),
     };
     context.print_line(&json!({ "name": name, "key": key }), &text)
 }

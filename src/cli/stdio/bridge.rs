@@ -11,11 +11,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use svc_client::{McpReply, StreamingReply, backoff};
 use svc_model::ToolExposure;
-use svc_sys::lines::LineReader;
 use svc_wire::json_rpc::JsonRpcEnvelope;
 use svc_wire::mcp::{Revision, SESSION_ID};
 use svc_wire::mcp_request::{self, RequestSetting};
-use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
@@ -101,17 +99,15 @@ impl Bridge {
             Some(current) if !Arc::ptr_eq(&current, stale) => return Ok(current),
             _ => {}
         }
+        let failed = |problem: String| format!("the session cannot be renewed: {problem}");
         let request = own_request("svc-stdio-initialize", "initialize", &stale.params);
-        let (id, result) = self
-            .request(&request)
-            .await
-            .map_err(|problem| format!("the session cannot be renewed: {problem}"))?;
+        let (id, result) = self.request(&request).await.map_err(failed)?;
         let session = LegacyMcpSession::new(id, &result, stale.params.as_deref());
         let initialized = mcp_request::post(Bytes::from_static(INITIALIZED), session.setting());
-        match self.link.open(&initialized, Effort::Demand).await {
-            Ok(answer) if answer.status.is_success() => {}
-            Ok(answer) => return Err(format!("the session cannot be renewed: {}", answer.status)),
-            Err(trouble) => return Err(format!("the session cannot be renewed: {trouble}")),
+        let answer = self.link.open(&initialized, Effort::Demand).await;
+        let answer = answer.map_err(|error| failed(error.to_string()))?;
+        if !answer.status.is_success() {
+            return Err(failed(answer.status.to_string()));
         }
         Ok(self.session.begin(session))
     }
@@ -292,11 +288,7 @@ pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
 /// Capacity of the queue of lines for the client. Exchanges wait while it is full, so memory is
 /// bounded.
 const QUEUE: usize = 64;
-const BLOCK: usize = 64 * 1024;
-
-pub(super) fn of_client<R: AsyncRead + Unpin>(input: R) -> LineReader<R> {
-    LineReader::new(input, BLOCK, MAX_LINE)
-}
+pub(super) const BLOCK: usize = 64 * 1024;
 
 /// Writes whole lines. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Debug, Clone)]

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use clap::Args;
 use svc_model::ToolExposure;
+use svc_sys::lines::LineReader;
 use tokio::io::AsyncRead;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +29,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::bridge::{Bridge, LineWriter, MAX_LINE};
+use self::bridge::{BLOCK, Bridge, LineWriter, MAX_LINE};
 use self::call::{CallKind, ClientCall};
 use self::link::DaemonLink;
 use super::{Context, ExitResult};
@@ -143,7 +144,7 @@ impl CallDispatcher {
 
     /// Reads lines until the input ends.
     async fn read(&mut self, input: impl AsyncRead + Unpin + Send) -> anyhow::Result<()> {
-        let mut input = bridge::of_client(input);
+        let mut input = LineReader::new(input, BLOCK, MAX_LINE);
         while let Some(line) = input.next().await? {
             if line.is_cut {
                 self.bridge.output.send(call::too_long(MAX_LINE)).await;

@@ -68,15 +68,10 @@ fn heading(model: &Model, width: u16) -> Line<'static> {
         DaemonConnectionState::Away { problem } => (problem.clone(), Style::Bad),
     };
     let room = usize::from(width).saturating_sub(text.chars().count() + 3);
-    let state: String = if state.chars().count() > room {
-        state.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-    } else {
-        state
-    };
     Line::from(vec![
         Span::styled(text, Look::new().add_modifier(Modifier::BOLD)),
         Span::raw("  "),
-        Span::styled(state, look(model, style)),
+        Span::styled(cut(state, room), look(model, style)),
     ])
 }
 

@@ -105,7 +105,7 @@ fn json_behind_a_url_counts_and_other_schemes_are_refused() {
     assert!(written.contains("args = [\"--json\"]") && !written.contains("ftp"), "{written}");
 
     let stored = svc_with_input(&home, &["mcp", "secret", "set", "nope", "KEY"], b"hush");
-    assert!(stored.ok().contains("there is no such server yet"), "{stored:?}");
+    assert!(stored.ok().contains("of your own configuration"), "{stored:?}");
     let stored = svc_with_input(&home, &["mcp", "secret", "set", "wiki", "KEY"], b"hush");
     assert!(!stored.ok().contains("no such server"), "{stored:?}");
 }
