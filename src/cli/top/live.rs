@@ -14,7 +14,7 @@ use anyhow::Result;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_object, with_query};
+use svc_client::{ClientError, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{Clock as _, SystemClock};
 use svc_sys::telemetry;
 use tokio::signal::unix::{SignalKind, signal};
