@@ -159,7 +159,7 @@ fn call_lines(request: &TeamRequest) -> Vec<Line<'static>> {
     }
     for (name, text) in request.arguments() {
         let mut rows = text.lines();
-        lines.push(field(name, rows.next().unwrap_or_default()));
+        lines.push(field(&name, rows.next().unwrap_or_default()));
         lines.extend(rows.map(|row| Line::raw(format!("           {row}"))));
     }
     lines

@@ -89,13 +89,17 @@ impl TeamRequest {
     /// The arguments of the call by name, in the form in which they will be used: strings
     /// unchanged, everything else as JSON. Input that is not an object is one argument without a
     /// name.
-    pub(super) fn arguments(&self) -> Vec<(&str, String)> {
+    pub(super) fn arguments(&self) -> Vec<(String, String)> {
+        let shown = |value: &Value| lines(&output::plain(value));
         match &self.tool["input"] {
             Value::Null => Vec::new(),
             Value::Object(members) => {
-                members.iter().map(|(name, value)| (&**name, output::plain(value))).collect()
+                let members = members.iter();
+                members
+                    .map(|(name, value)| (terminal::cell(name).into_owned(), shown(value)))
+                    .collect()
             }
-            value => vec![("", output::plain(value))],
+            value => vec![(String::new(), shown(value))],
         }
     }
 }
@@ -246,25 +250,23 @@ pub(super) fn items<T: DeserializeOwned>(page: &Value, key: &str) -> Vec<T> {
     items.filter_map(|item| serde_json::from_value(item).ok()).collect()
 }
 
-/// A document whose texts cannot control the terminal. The text of a message and the input of a
-/// call keep their lines. The id of an option stays as it is: the daemon gets it back, and the
-/// screen does not show it.
+/// A document whose texts cannot control the terminal. The text of a message keeps its lines. The id
+/// of an option stays as it is: the daemon gets it back, and the screen does not show it. So does
+/// the input of a call, see [`TeamRequest::arguments`].
 fn sanitised(key: &str, value: &Value) -> Value {
     match value {
-        Value::String(_) if key == "option_id" => value.clone(),
-        Value::String(text) if matches!(key, "text" | "input") => {
-            terminal::block(text).replace('\t', "    ").into()
-        }
+        _ if matches!(key, "option_id" | "input") => value.clone(),
+        Value::String(text) if key == "text" => lines(text).into(),
         Value::String(text) => terminal::cell(text).into(),
         Value::Array(items) => items.iter().map(|item| sanitised(key, item)).collect(),
         Value::Object(members) => {
             let members = members.iter().filter(|(_, value)| !value.is_null());
-            let members = members.map(|(name, value)| {
-                let below = if key == "input" { key } else { name };
-                (terminal::cell(name).into_owned(), sanitised(below, value))
-            });
-            members.collect()
+            members.map(|(name, value)| (name.clone(), sanitised(name, value))).collect()
         }
         value => value.clone(),
     }
+}
+
+fn lines(text: &str) -> String {
+    terminal::block(text).replace('\t', "    ")
 }
