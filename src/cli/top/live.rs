@@ -183,20 +183,10 @@ fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
 
 async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
     let changed = Arc::new(Notify::new());
-    let position = loop {
-        match position(&context).await {
-            Ok(position) => break position,
-            Err(error) => {
-                inputs.send(ScreenInput::Away(away(&error))).await.ok();
-                sleep(RETRY).await;
-            }
-        }
-    };
     for (prefix, kind) in FEEDS {
-        let path = with_query("/v1/events", &[("stream_prefix", Some(prefix)), ("kind", kind)]);
-        let feed =
-            follow_feed(context.clone(), path, position, inputs.clone(), Arc::clone(&changed));
-        tokio::spawn(feed);
+        let query = [("stream_prefix", Some(prefix)), ("kind", kind), ("after", Some("latest"))];
+        let path = with_query("/v1/events", &query);
+        tokio::spawn(follow_feed(context.clone(), path, inputs.clone(), Arc::clone(&changed)));
     }
     loop {
         let input = match fetch(&context).await {
@@ -224,33 +214,30 @@ async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
 async fn follow_feed(
     context: Context,
     path: String,
-    position: u64,
     inputs: mpsc::Sender<ScreenInput>,
     changed: Arc<Notify>,
 ) {
     loop {
         let Ok(discovery) = context.discovery() else { return };
-        let mut follower = Follower::new(discovery, path.clone()).after(position).patient();
-        let error = loop {
-            match follower.next().await {
-                Ok(Some(FollowItem::Disconnected { .. })) => {
+        let mut follower = Follower::new(discovery, path.clone()).patient();
+        let followed = async {
+            follower.open().await?;
+            // Lists that are fetched from now on include all events before the feed's first.
+            changed.notify_one();
+            while let Some(item) = follower.next().await? {
+                if let FollowItem::Disconnected { .. } = item {
                     inputs.send(ScreenInput::Away(WAITING.to_owned())).await.ok();
+                } else {
+                    changed.notify_one();
                 }
-                Ok(Some(_)) => changed.notify_one(),
-                Ok(None) => return,
-                Err(error) => break error,
             }
+            Ok::<_, ClientError>(())
         };
+        let Err(error) = followed.await else { return };
         inputs.send(ScreenInput::Away(away(&error.into()))).await.ok();
         sleep(RETRY).await;
         changed.notify_one();
     }
-}
-
-/// The position of the log's head. Lists that are fetched afterwards include all events before it.
-async fn position(context: &Context) -> Result<u64> {
-    let health: Value = context.client()?.get("/v1/health").await?;
-    Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
 }
 
 async fn fetch(context: &Context) -> Result<TeamSnapshot> {
