@@ -196,10 +196,6 @@ impl TeamSnapshot {
         (others().count() - away, away)
     }
 
-    pub(super) fn has_agent_of_task(&self) -> bool {
-        self.peers.iter().any(|peer| is_agent_of_task(peer) && !is_away(peer))
-    }
-
     pub(super) fn request_of(&self, peer: &Peer) -> Option<&TeamRequest> {
         self.requests.iter().find(|request| request.peer_id == peer.peer_id.as_str())
     }

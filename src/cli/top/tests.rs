@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use serde_json::{Value, json};
 
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
-use super::team::{TeamSnapshot, is_agent_of_task, items, without_copies};
+use super::team::{TeamSnapshot, items, without_copies};
 use super::update::{ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::output::Screen;
@@ -518,11 +518,6 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     assert!(shown.contains("claude@api → everybody"), "{shown}");
     assert_eq!(shown.matches("the same words").count(), 2, "{shown}");
     assert!(shown.contains("1 here  live") && !shown.contains("codex:task-"), "{shown}");
-    let mut alone = model.team.clone();
-    alone.peers.retain(is_agent_of_task);
-    show(&mut model, alone);
-    let shown = page(&model, 100, 30);
-    assert!(shown.contains("agents of tasks work") && !shown.contains("nobody is here"), "{shown}");
 }
 
 #[test]

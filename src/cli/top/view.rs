@@ -284,9 +284,6 @@ fn empty(model: &Model, pane: Pane) -> &'static str {
             "no daemon answers; `svc start` in another terminal starts it, and this view then continues"
         }
         (Pane::People, DaemonConnectionState::Opening) => "…",
-        (Pane::People, DaemonConnectionState::Live) if model.team.has_agent_of_task() => {
-            "nobody else is here while agents of tasks work"
-        }
         (Pane::People, DaemonConnectionState::Live) if model.team.presence().1 > 0 => {
             "nobody is here; o shows who is offline"
         }
