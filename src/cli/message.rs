@@ -83,9 +83,6 @@ pub(super) enum MessageCommand {
         /// Take it: it comes again in 60 s unless acknowledged
         #[arg(long)]
         take: bool,
-        /// Only look, which is the default
-        #[arg(long, conflicts_with = "take", hide = true)]
-        peek: bool,
         #[command(flatten)]
         page: PageQuery,
     },
@@ -147,7 +144,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             }
             ALL.of_filter(&query.filter).print(context, &page)
         }
-        MessageCommand::Inbox { peer, take, peek: _, page } => {
+        MessageCommand::Inbox { peer, take, page } => {
             let path = format!("/v1/peers/{}/messages?peek={}", encode(&peer), !take);
             let path = with_object(&path, &page);
             let mut page: Value = peer_found(&client, &peer, client.get(&path).await).await?;

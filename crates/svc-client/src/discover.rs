@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::check_secret;
-use svc_sys::config::{Config, Env, Paths};
+use svc_sys::config::{Env, Paths};
 use svc_sys::{bounded_file, private_file};
 
 use super::error::{ClientError, TokenSource};
@@ -349,7 +349,7 @@ pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use svc_sys::config::Flags;
+    use svc_sys::config::{Config, Flags};
 
     use super::*;
 

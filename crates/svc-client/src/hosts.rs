@@ -94,10 +94,6 @@ impl HostClient {
         Ok(Self { agent: status.agent.id, socket })
     }
 
-    pub const fn agent(&self) -> &AgentId {
-        &self.agent
-    }
-
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -1,6 +1,5 @@
 //! `svc mcp search`: searches the tools of the configured servers, or the servers of a registry.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -115,7 +114,8 @@ fn start_of(server: &Value) -> Option<String> {
 }
 
 async fn servers_of(context: &Context, registry: &str) -> Result<Vec<RegisteredServer>> {
-    let file = cache_file(context, registry);
+    let hash = hex::encode(&Sha256::digest(registry)[..8]);
+    let file = context.paths.home.join("cache").join(format!("registry-{hash}.json"));
     let now = SystemClock.now().as_millis();
     let kept = bounded_file::read(&file, MAX_CACHE)
         .ok()
@@ -137,11 +137,6 @@ async fn servers_of(context: &Context, registry: &str) -> Result<Vec<RegisteredS
         output::note(&format!("the list was not stored: {}: {error}", file.display()));
     }
     Ok(cache.servers)
-}
-
-fn cache_file(context: &Context, registry: &str) -> PathBuf {
-    let hash = hex::encode(&Sha256::digest(registry)[..8]);
-    context.paths.home.join("cache").join(format!("registry-{hash}.json"))
 }
 
 async fn fetch(registry: &str) -> Result<Vec<RegisteredServer>> {

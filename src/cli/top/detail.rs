@@ -187,9 +187,6 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
     lines
 }
 
-/// Index of the machine among a person's lines.
-const MACHINE: usize = 5;
-
 fn person(model: &Model, peer: &Peer) -> Vec<Line<'static>> {
     let status = format!("{}, by {}", peer.status, peer.evidence);
     let or_none = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -199,14 +196,14 @@ fn person(model: &Model, peer: &Peer) -> Vec<Line<'static>> {
         field("seen", &when(model, peer.last_seen)),
         field("client", &peer.backend),
         field("role", peer.role.as_str()),
+    ];
+    lines.extend(peer.machine.as_ref().map(|machine| field("machine", machine)));
+    lines.extend([
         field("folder", &or_none(&peer.path)),
         field("session", &or_none(&peer.session_id)),
         field("id", peer.peer_id.as_str()),
         Line::default(),
-    ];
-    if let Some(machine) = &peer.machine {
-        lines.insert(MACHINE, field("machine", machine));
-    }
+    ]);
     if let Some(wait) = wait_of(peer) {
         let words = format!("{} ({})", wait_words(wait), when(model, wait.since));
         lines.push(field("waits", &words));

@@ -101,8 +101,9 @@ async fn carry_out(context: &Context, effect: ScreenEffect) -> Option<ScreenInpu
         ScreenEffect::Answer { request_id, option_id, confirm } => {
             let path = format!("/v1/requests/{}/answer", encode(&request_id));
             let body = json!({ "option_id": option_id, "confirm": confirm });
-            let answered = answer(context, &path, &body).await;
-            ScreenInput::Answered(answered.map_err(|error| harmless(&error)))
+            let answered: Result<Value> =
+                async { Ok(context.client()?.post(&path, &body).await?) }.await;
+            ScreenInput::Answered(answered.map(drop).map_err(|error| harmless(&error)))
         }
         ScreenEffect::FetchLastLines { id, is_task } => {
             let lines = if is_task {
@@ -262,11 +263,6 @@ async fn fetch(context: &Context) -> Result<TeamSnapshot> {
         tasks,
         messages: without_copies(items(&messages, "messages")),
     })
-}
-
-async fn answer(context: &Context, path: &str, body: &Value) -> Result<()> {
-    context.client()?.post::<Value>(path, body).await?;
-    Ok(())
 }
 
 /// Sends a draft. Returns a sentence that says when the receiver gets it.
