@@ -195,7 +195,6 @@ fn person(model: &Model, peer: &Peer) -> Vec<Line<'static>> {
         field("status", &status),
         field("seen", &when(model, peer.last_seen)),
         field("client", &peer.backend),
-        field("role", peer.role.as_str()),
     ];
     lines.extend(peer.machine.as_ref().map(|machine| field("machine", machine)));
     lines.extend([

@@ -224,7 +224,7 @@ fn the_choice_stays_with_its_row_when_lists_move() {
     moved.peers.reverse();
     update(&mut model, ScreenInput::Fetched(Box::new(moved.clone())));
     assert_eq!(model.chosen_row().expect("a row").id(), "bob");
-    moved.peers.retain(|peer| peer.peer_id != "bob");
+    moved.peers.retain(|peer| peer.peer_id.as_str() != "bob");
     show(&mut model, moved);
     assert_eq!(model.chosen_row().expect("a row").id(), "ann", "the first, where it is gone");
     press(&mut model, "o");
