@@ -6,7 +6,6 @@ use svc_client::{encode, with_object};
 use svc_model::{GhapFilter, GhapSearch, ListQuery};
 
 use super::output::{self, Column, Listing};
-use super::tools::readable;
 use super::{Context, ExitResult};
 
 const LIST: Listing = Listing {
@@ -75,7 +74,7 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> ExitResult {
         GhapCommand::Show { id } => {
             let record: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
             let width = context.screen.fit_width();
-            context.print(&record, || output::block(&readable(&record, width)))
+            context.print(&record, || output::block(&output::readable(&record, width)))
         }
         GhapCommand::Abandon { id, reason } => {
             let path = format!("/v1/ghap/{}/abandon", encode(&id));

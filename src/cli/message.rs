@@ -13,7 +13,6 @@ use svc_model::{ListQuery, MessageFilter, PageQuery};
 use super::context::members;
 use super::naming::{LatestItem, identified, message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing};
-use super::tools::readable;
 use super::{Context, ExitResult};
 
 const NAMED: usize = 10;
@@ -243,7 +242,7 @@ async fn show(context: &Context, client: &Client, message: &Value) -> ExitResult
     }
     let members = shown.as_object_mut();
     members.into_iter().for_each(|all| all.retain(|_, value| !value.is_null()));
-    output::block(&readable(&shown, context.screen.fit_width())).map(|()| ExitCode::SUCCESS)
+    output::block(&output::readable(&shown, context.screen.fit_width())).map(|()| ExitCode::SUCCESS)
 }
 
 /// When a message that was just sent reaches its receiver, as a clause. Empty if the daemon is an

@@ -87,7 +87,7 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
             let members = shown.as_object_mut();
             members.into_iter().for_each(|all| all.retain(|key, _| SHOWN.contains(&&**key)));
             let width = context.screen.fit_width();
-            context.print(&tool, || output::block(&readable(&shown, width)))
+            context.print(&tool, || output::block(&output::readable(&shown, width)))
         }
         ToolsCommand::Call(args) => call(context, &context.client()?, *args).await,
     }
@@ -246,7 +246,7 @@ fn print_answer(context: &Context, answer: &Value) -> ExitResult {
         let text = document.get("error").map_or_else(|| texts(result), failure);
         output::notes(&format!("error: {text}"));
     } else {
-        let words = |object: &Value| readable(object, context.screen.fit_width());
+        let words = |object: &Value| output::readable(object, context.screen.fit_width());
         output::block(&structured.map_or_else(|| format!("{}\n", texts(result)), words))?;
     }
     Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -275,55 +275,6 @@ fn texts(result: &Value) -> String {
         }
     });
     blocks.collect::<Vec<_>>().join("\n")
-}
-
-/// An object for people: a line for each member; members of a member follow, indented. Lines are
-/// wrapped at the width of the screen.
-pub(super) fn readable(value: &Value, width: Option<u16>) -> String {
-    fn put(text: &mut String, indent: usize, label: &str, value: &Value, width: Option<u16>) {
-        let margin = " ".repeat(indent);
-        let room = width.map(|width| usize::from(width).saturating_sub(indent + 2));
-        let mut line = |rest: &str| {
-            let rest = output::wrapped(format!("{label}{rest}").trim_end(), room);
-            // Further lines are indented like a text of several lines.
-            let rest = rest.replace('\n', &format!("\n{margin}  "));
-            text.extend([&*margin, &rest, "\n"]);
-        };
-        match value {
-            Value::Object(members) if !members.is_empty() => {
-                line("");
-                for (key, value) in members {
-                    put(text, indent + 2, &format!("{}: ", output::visible(key)), value, width);
-                }
-            }
-            Value::Array(items) if !items.is_empty() => {
-                line("");
-                for item in items {
-                    put(text, indent + 2, "- ", item, width);
-                }
-            }
-            Value::String(words) if words.contains('\n') => {
-                line("");
-                for part in words.lines() {
-                    let part = output::wrapped(&output::visible(part), room);
-                    let part = part.replace('\n', &format!("\n{margin}  "));
-                    text.extend([&*margin, "  ", &part, "\n"]);
-                }
-            }
-            Value::Array(_) => line("none"),
-            value => line(&output::visible(&plain(value))),
-        }
-    }
-    let mut text = String::new();
-    match value.as_object() {
-        Some(members) => {
-            for (key, value) in members {
-                put(&mut text, 0, &format!("{}: ", output::visible(key)), value, width);
-            }
-        }
-        None => put(&mut text, 0, "", value, width),
-    }
-    text
 }
 
 fn all_arguments(args: &CallArgs) -> Result<Map<String, Value>> {
@@ -425,19 +376,6 @@ mod tests {
         }
         let sent = json!({ "limit": 1, "open": true, "project": "/srv/web" });
         assert_eq!(Value::Object(arguments), sent);
-    }
-
-    #[test]
-    fn object_is_printed_as_indented_lines() {
-        let value = json!({
-            "task": { "status": "done", "n": 1 }, "frames": [{ "line": "a\u{1b}[1m" }], "none": [], "text": "a\nb",
-        });
-        let expected = "\
-            frames:\n  -\n    line: a␛[1m\nnone: none\ntask:\n  n: 1\n  status: done\ntext:\n  a\n  b\n";
-        assert_eq!(readable(&value, None), expected);
-        let long = json!({ "tools": [{ "purpose": "sends a message to a peer" }], "text": "one two\nthree" });
-        let expected = "text:\n  one two\n  three\ntools:\n  -\n    purpose: sends a\n      message to a peer\n";
-        assert_eq!(readable(&long, Some(24)), expected);
     }
 
     #[test]
