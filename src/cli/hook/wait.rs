@@ -246,20 +246,21 @@ fn is_unknown_session(error: &ClientError) -> bool {
 
 /// Grace period for a service manager or a person to restart the daemon.
 const GRACE: Duration = Duration::from_secs(3);
-/// Most starts by one waiter until a daemon responds. Limits the restarts of a daemon that crashes
+/// Most starts by one waiter within [`STARTS_WINDOW`]. Limits the restarts of a daemon that crashes
 /// at its start.
-const STARTS: u32 = 3;
+const STARTS: usize = 3;
+const STARTS_WINDOW: Duration = Duration::from_mins(1);
 
-/// When one waiter first noticed that the daemon is away, and its starts since.
+/// When one waiter first noticed that the daemon is away, and its last starts.
 #[derive(Debug, Default)]
 struct DaemonRestarter {
     away_since: Option<Instant>,
-    starts: u32,
+    starts: Vec<Instant>,
 }
 
 impl DaemonRestarter {
     fn note_present(&mut self) {
-        *self = Self::default();
+        self.away_since = None;
     }
 
     /// Notes that no daemon runs. Starts one if the last was killed at least [`GRACE`] ago. Of
@@ -272,10 +273,11 @@ impl DaemonRestarter {
             return;
         }
         let is_long = self.away_since.get_or_insert_with(Instant::now).elapsed() >= GRACE;
-        if !is_long || self.starts == STARTS {
+        self.starts.retain(|at| at.elapsed() < STARTS_WINDOW);
+        if !is_long || self.starts.len() >= STARTS {
             return;
         }
-        self.starts += 1;
+        self.starts.push(Instant::now());
         if let Err(error) = daemon::ensure_apart(context).await {
             let why = telemetry::chain(&*error);
             log.note("wait", &format!("the daemon was killed and could not be started: {why}"));
@@ -309,6 +311,6 @@ mod tests {
         svc_server::daemon::forget_killed(&context.paths);
         restarter.note_away(&context, &log).await;
         assert_eq!(restarter.away_since, None, "somebody stopped it");
-        assert_eq!(restarter.starts, 0);
+        assert!(restarter.starts.is_empty(), "nothing was started");
     }
 }
