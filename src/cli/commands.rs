@@ -304,14 +304,9 @@ pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
-/// Runs the program without a command. A hook that lost its arguments gets no output, a terminal
-/// gets the view of the team, and everything else the help.
+/// Runs the program without a command: a terminal gets the view of the team, and everything else
+/// the help. The exit code is 0: a client that drops a hook's arguments reads another as a decision.
 pub(super) fn without_command(global: GlobalFlags) -> ExitResult {
-    if hook::is_called_without_arguments(global.home.as_deref()) {
-        // A client that drops a hook's arguments runs this; it would read an exit code other than 0
-        // as a decision.
-        return Ok(ExitCode::SUCCESS);
-    }
     if top::is_wanted() {
         return on_runtime(client_command(Context::new(global)?, Command::Top));
     }
@@ -344,9 +339,6 @@ pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Op
     }
     let is_json = wants_json(words.iter().cloned());
     let words: Vec<&OsString> = words.iter().filter(|word| *word != "--json").collect();
-    if words == ["hook", "wait"] {
-        return Some(hook::print_wait_help());
-    }
     let mut root = Cli::command();
     root.build();
     let (mut command, mut known) = (&mut root, 0);

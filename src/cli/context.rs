@@ -111,12 +111,13 @@ impl Context {
     pub(super) fn discovery(&self) -> Result<Discovery> {
         let resolve = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
         let config = resolve.or_else(|error| self.without_file().ok_or(error))?;
-        Ok(Discovery::new(&config, &self.env, self.url.as_deref())?)
+        let Config { paths, token_file, .. } = config;
+        Ok(Discovery::new(&paths, token_file.value, &self.env, self.url.as_deref())?)
     }
 
     /// For processes of a client. Reads no configuration: hooks have little time.
     pub(super) fn agent_discovery(&self) -> Result<Discovery, ClientError> {
-        Discovery::for_agent(&self.paths, &self.env, self.url.as_deref())
+        Discovery::new(&self.paths, PathBuf::new(), &self.env, self.url.as_deref())
     }
 
     pub(super) fn client_locations(&self) -> Result<ClientLocations> {
@@ -171,6 +172,6 @@ impl Context {
     /// Prints an object: with `--json` as it is, else a line for each member, those of `first`
     /// first.
     pub(super) fn print_object(&self, object: &Value, first: &[&str]) -> ExitResult {
-        self.print(object, || output::object(&self.screen, object, first))
+        self.print(object, || output::object(object, first))
     }
 }

@@ -1,4 +1,4 @@
-//! `svc events`: lists and follows the log, with events as sentences for people.
+//! `svc events`: lists and follows the log, with an event on each line for people.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -7,10 +7,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{Client, FollowGap, FollowItem, Follower, with_object};
-use svc_model::GapReason;
 
 use super::naming::peer_names;
-use super::output::{self, Column, Listing, Screen, Style, clock, short, visible};
+use super::output::{self, Column, Listing, Screen, clock, short, visible};
 use super::people::OperatorPresence;
 use super::{Context, ExitResult, UsageError};
 
@@ -129,15 +128,13 @@ async fn tail(context: &Context, select: &Select) -> ExitResult {
 /// The sentence for a gap. Retention keeps the last event of each stream, so the events that are
 /// left need not be consecutive.
 fn gone(gap: &FollowGap) -> String {
-    let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
     let (first, last) = (gap.requested.saturating_add(1), gap.oldest.saturating_sub(1));
-    match first.cmp(&last) {
-        Ordering::Less => format!("events {first} to {last} are gone ({reason})"),
-        Ordering::Equal => format!("event {first} is gone ({reason})"),
-        Ordering::Greater => {
-            format!("some of the events after {} are gone ({reason})", gap.requested)
-        }
-    }
+    let events = match first.cmp(&last) {
+        Ordering::Less => format!("events {first} to {last} are"),
+        Ordering::Equal => format!("event {first} is"),
+        Ordering::Greater => format!("some of the events after {} are", gap.requested),
+    };
+    format!("{events} gone ({})", gap.reason)
 }
 
 pub(super) fn note(item: &FollowItem) {
@@ -156,291 +153,67 @@ pub(super) fn note(item: &FollowItem) {
     }
 }
 
-/// Renders events as sentences. Keeps names of participants, since events of messages have ids
-/// only.
+/// Renders events as lines. Keeps names of participants, since events of messages have ids only.
 #[derive(Debug, Default)]
-pub(super) struct TerminalFeed {
+struct TerminalFeed {
     names: HashMap<String, String>,
 }
 
 impl TerminalFeed {
     /// Reads the names of the participants; goes on without names if the daemon does not respond.
-    pub(super) async fn with_names(client: &Client) -> Self {
+    async fn with_names(client: &Client) -> Self {
         Self { names: peer_names(client, "peer_id").await }
     }
 
-    fn learn(&mut self, peer: &Value) {
-        if let (Some(id), Some(name)) = (text(peer, "peer_id"), text(peer, "display_name")) {
+    /// One event on one line: its stream, its kind and its members. For a program the line has the
+    /// `seq`, too, and is not truncated.
+    fn line(&mut self, screen: &Screen, item: &Value) -> String {
+        let data = &item["data"];
+        if let (Some(id), Some(name)) = (text(data, "peer_id"), text(data, "display_name")) {
             self.names.insert(id.to_owned(), name.to_owned());
         }
-    }
-
-    /// One event on one line. For a program the line has the stream and `seq`, too.
-    pub(super) fn line(&mut self, screen: &Screen, item: &Value) -> String {
-        let data = &item["data"];
-        self.learn(data);
-        let at = clock(screen, text(item, "at").unwrap_or_default());
-        let stream = text(item, "stream").unwrap_or_default();
-        let kind = text(item, "kind").unwrap_or_default();
-        let (style, sentence) = self.sentence(&FeedEvent { screen, stream, kind, data });
-        let sentence = visible(&sentence);
-        if screen.is_for_people() {
-            // The width of the time without its colour codes.
-            let time =
-                clock(&Screen { color: false, ..*screen }, text(item, "at").unwrap_or_default());
-            let sentence = match screen.fit_width() {
-                Some(width) => {
-                    let room = usize::from(width).saturating_sub(time.chars().count() + 2);
-                    output::cut(sentence, room)
-                }
-                None => sentence,
-            };
-            let sentence = if screen.color { style.paint(&sentence) } else { sentence };
-            return format!("{at}  {sentence}");
-        }
-        let seq = output::cell(item, "seq");
-        format!("{at} {} #{seq} {} {sentence}", visible(stream), visible(kind))
-    }
-
-    fn sentence(&self, event: &FeedEvent<'_>) -> (Style, String) {
-        let (kind, data) = (event.kind, event.data);
-        let family = event.stream.split_once('/').map_or(event.stream, |(family, _)| family);
-        let is_message = kind.starts_with("message.") && data.get("to_peer").is_some();
-        let state = |key: &str| output::state_style(text(data, key).unwrap_or_default());
-        let style = match (kind, family) {
-            ("outcome.recorded", _) if text(data, "verdict") == Some("fail") => Style::Bad,
-            ("daemon.lost", _) => Style::Bad,
-            ("peer.registered" | "session.started" | "daemon.started" | "outcome.recorded", _) => {
-                Style::Good
-            }
-            ("peer.updated" | "peer.removed" | "session.ended" | "daemon.stopped", _) => Style::Dim,
-            (
-                "peer.status" | "task" | "terminal" | "ghap.started" | "ghap.updated"
-                | "ghap.resolved" | "ghap.adopted",
-                _,
-            ) => state("status"),
-            ("frame", _) => Style::Plain,
-            ("reply", _) => Style::Busy,
-            _ if is_message => state("state"),
-            ("state", "agent") => output::state_style(&event.words("state")),
-            ("request", "agent") => Style::Waiting,
-            ("exit", "agent") | (_, "mcp" | "source") => Style::Dim,
-            (_, "agent") => Style::Plain,
-            _ => state("state"),
-        };
-        let of = |list: &[(&str, &'static str)]| {
-            list.iter().find(|(known, _)| *known == kind).map(|(_, sentence)| *sentence)
-        };
-        let sentence = of(SENTENCES).unwrap_or_else(|| match family {
-            _ if is_message => of(OF_MESSAGES).unwrap_or(MESSAGE),
-            "agent" => of(OF_AGENTS).unwrap_or("agent {#/}: {=kind} ({=facts})"),
-            "mcp" => "call {#/}: {=call}",
-            "source" => of(OF_SOURCES).unwrap_or("{/} {=kind}: {=facts}"),
-            // An event that a later version may add has no sentence of its own.
-            _ => of(OTHERS).unwrap_or("{=stream} {=spaced}: {=facts}"),
+        let at = text(item, "at").unwrap_or_default();
+        let stream = short(screen, text(item, "stream").unwrap_or_default());
+        let kind = visible(text(item, "kind").unwrap_or_default());
+        let words = visible(&match text(data, "line").or_else(|| text(data, "data")) {
+            Some(output) => format!("| {output}"),
+            None => self.facts(screen, data),
         });
-        (style, self.filled(sentence, event))
-    }
-
-    /// A sentence with its parts, see [`SENTENCES`].
-    fn filled(&self, sentence: &str, event: &FeedEvent<'_>) -> String {
-        let FeedEvent { screen, stream, data, .. } = event;
-        let mut parts = sentence.split(['{', '}']);
-        let mut text = parts.next().unwrap_or_default().to_owned();
-        while let (Some(slot), Some(after)) = (parts.next(), parts.next()) {
-            let part = match slot.split_at(1) {
-                ("@", key) => self.who(screen, data, key),
-                ("#", "/") => short(screen, after_slash(stream)),
-                ("#", key) => short(screen, &output::cell(data, key)),
-                ("=", name) => event.words(name),
-                ("/", _) => after_slash(stream).to_owned(),
-                _ => output::cell(data, slot),
-            };
-            text.extend([&*part, after]);
+        if !screen.is_for_people() {
+            let seq = output::cell(item, "seq");
+            return format!("{} {stream} #{seq} {kind} {words}", clock(screen, at));
         }
-        text
+        // The width of the time without its colour codes.
+        let taken = clock(&Screen { color: false, ..*screen }, at).chars().count() + 2;
+        let room = screen.fit_width().map_or(usize::MAX, usize::from).saturating_sub(taken);
+        let words = output::cut(format!("{stream} {kind} {words}"), room);
+        let state = ["state", "status", "verdict"].iter().find_map(|key| text(data, key));
+        let style = output::state_style(state.unwrap_or_default());
+        let words = if screen.color { style.paint(&words) } else { words };
+        format!("{}  {words}", clock(screen, at))
     }
 
-    /// The name of a participant: from the event, from the list, or else the id.
-    fn who(&self, screen: &Screen, data: &Value, key: &str) -> String {
-        let own = text(data, "display_name").filter(|_| key == "peer_id");
-        let id = text(data, key).unwrap_or("somebody");
-        let known = own.or_else(|| self.names.get(id).map(String::as_str));
-        known.map_or_else(|| short(screen, id), str::to_owned)
-    }
-}
-
-/// Sentences by kind of event. `{key}` is a member, `{@key}` the name of a participant, `{#key}` an
-/// id, `{/}` the stream's name after its slash, and `{=name}` see [`FeedEvent::words`].
-const SENTENCES: &[(&str, &str)] = &[
-    ("peer.registered", "{@peer_id} is here ({backend})"),
-    ("peer.updated", "{@peer_id} says more about itself"),
-    ("peer.removed", "{@peer_id} was removed"),
-    ("peer.status", "{@peer_id} is {status} ({=reason}; it was {previous})"),
-    ("task", "task {=task} is {status}"),
-    ("terminal", "task {=task} {=ending}"),
-    ("frame", "{#task_id} | {line}"),
-    ("reply", "{#/}: {kind} of {@from}: {body}"),
-    ("session.started", "session {session_id} of {client} began in {project} ({source})"),
-    ("session.ended", "session {session_id} ended ({reason})"),
-    ("ghap.started", "record {#id} started: {status} ({domain}, {strategy})"),
-    ("ghap.updated", "record {#id} updated: {status} ({domain}, {strategy})"),
-    ("ghap.resolved", "record {#id} resolved: {status} ({domain}, {strategy})"),
-    ("ghap.adopted", "record {#id} adopted: {status} ({domain}, {strategy})"),
-    ("outcome.recorded", "an outcome was recorded: {verdict} (session {/})"),
-    ("daemon.started", "svc {version} started (process {pid})"),
-    ("daemon.stopped", "svc stopped"),
-    ("daemon.joined", "daemon {#daemon_id} on {machine} has its lease (svc {version})"),
-    ("daemon.lost", "daemon {#daemon_id} is gone, and did not say that it ended"),
-];
-
-const MESSAGE: &str = "the {=noun} {#id} of {@from_peer} to {@to_peer} is {state}{=why}";
-
-const OF_MESSAGES: &[(&str, &str)] = &[
-    ("message.queued", "{@from_peer} {=verb} {@to_peer} ({#id})"),
-    ("message.offered", "{@to_peer} was given the {=noun} {#id} of {@from_peer}"),
-    ("message.injected", "{@to_peer} has the {=noun} {#id} of {@from_peer}"),
-    ("message.acked", "{@to_peer} acknowledged the {=noun} {#id} of {@from_peer}"),
-    ("message.unseen", "{@to_peer} did not see the {=noun} {#id} of {@from_peer}; it comes again"),
-];
-
-const OF_AGENTS: &[(&str, &str)] = &[
-    ("output", "{#/} | {data}"),
-    ("stderr", "{#/} | {data}"),
-    ("state", "agent {#/} is {=state}"),
-    ("input", "input to agent {#/}: {data}"),
-    ("chat_entry", "agent {#/}, {=entry}"),
-    ("request", "agent {#/} needs permission: {title}"),
-    ("answer", "agent {#/} got its answer from {by}"),
-    ("exit", "agent {#/} has ended ({=facts})"),
-];
-
-const OF_SOURCES: &[(&str, &str)] = &[
-    ("call", "{/}: {tool} was called, {outcome} ({duration_ms} ms)"),
-    ("stderr", "{/} | {data}"),
-    ("resource.updated", "{/}: {uri} has changed"),
-];
-
-const OTHERS: &[(&str, &str)] = &[
-    (
-        "session.adopted",
-        "session {session_id} belongs to {to} from now on; the process of {from} is gone",
-    ),
-    ("agent.started", "agent {session_key} began ({backend})"),
-    ("agent.ended", "agent {session_key} has ended{=code}"),
-    ("agent.removed", "agent {session_key} was removed; its task stays"),
-    ("request.opened", "agent {session_key} asks for permission"),
-    ("request.closed", "the request of agent {session_key} was answered"),
-    ("request.described", "the text of the prompt of {session_key} is known now"),
-    ("request.offered", "the request of agent {session_key} can be answered here again"),
-    ("request.withdrawn", "only the terminal of {session_key} can answer its request"),
-    ("limit", "{display_name} has reached its usage limit{=until}"),
-    ("run.queued", "what {source_session} sent to {target_session} waits for its turn"),
-    ("run.began", "what {source_session} sent to {target_session} is being worked on"),
-    ("run.ended", "what {source_session} sent to {target_session} is over ({state})"),
-    ("memory.stored", "a memory was stored: {category} (session {/})"),
-    ("memory.deleted", "a memory was deleted (session {/})"),
-    ("value.stored", "a value was stored (session {/})"),
-    ("source.state", "MCP server {name} is {state}"),
-];
-
-/// An event of which a sentence tells.
-struct FeedEvent<'a> {
-    screen: &'a Screen,
-    stream: &'a str,
-    kind: &'a str,
-    data: &'a Value,
-}
-
-impl FeedEvent<'_> {
-    /// A part of a sentence that is more than a member of the event.
-    fn words(&self, name: &str) -> String {
-        let Self { screen, stream, kind, data } = *self;
-        let cell = |key: &str| output::cell(data, key);
-        let by_type = |query: &str, response: &str, other: &str| match text(data, "type") {
-            Some("query") => query.to_owned(),
-            Some("response") => response.to_owned(),
-            _ => other.to_owned(),
+    /// The members of an event as text, with names in place of the ids of participants; lists are
+    /// only counted.
+    fn facts(&self, screen: &Screen, data: &Value) -> String {
+        let Some(fields) = data.as_object() else { return output::plain(data) };
+        let fact = |(key, value): (&String, &Value)| match value {
+            Value::Null => None,
+            Value::Object(_) => Some(format!("{key} ({})", self.facts(screen, value))),
+            Value::Array(items) => Some(format!("{} {key}", items.len())),
+            value => {
+                let value = output::plain(value);
+                let known = self.names.get(&value).cloned();
+                let value = known.unwrap_or_else(|| short(screen, &value));
+                Some(format!("{} {value}", key.replace('_', " ")))
+            }
         };
-        let with = |key: &str, before: &str, after: &str| {
-            text(data, key).map(|value| format!("{before}{value}{after}")).unwrap_or_default()
-        };
-        match name {
-            "task" => task(screen, data),
-            "ending" => ending(data),
-            "reason" => match cell("reason").as_str() {
-                "silent" => "it was silent".to_owned(),
-                "hook" => "its client says so".to_owned(),
-                "heartbeat" => "it says so".to_owned(),
-                "registered" => "it registered".to_owned(),
-                other => other.to_owned(),
-            },
-            "noun" => by_type("question", "answer", "message"),
-            "verb" => by_type("asks", "answers", "tells"),
-            "why" => with("reason", " (", ")"),
-            "until" => with("until", " until ", ""),
-            "code" => match data["exit_code"].as_i64() {
-                Some(code) => format!(" (exit code {code})"),
-                None => String::new(),
-            },
-            "state" => cell(if data["state"].is_string() { "state" } else { "to" }),
-            "entry" => entry(&data["chat_entry"]),
-            "call" => call(data),
-            "kind" => kind.to_owned(),
-            "spaced" => kind.replace('.', " "),
-            "stream" => stream.to_owned(),
-            _ => facts(data),
-        }
-    }
-}
-
-fn entry(entry: &Value) -> String {
-    let role = ["role", "type", "kind"].iter().find_map(|key| text(entry, key));
-    let words = ["text", "content", "title"].iter().find_map(|key| text(entry, key));
-    let words = words.map_or_else(|| facts(entry), str::to_owned);
-    format!("{}: {words}", role.unwrap_or("entry"))
-}
-
-/// The members of an object as text; nested values are only counted.
-fn facts(data: &Value) -> String {
-    let Some(fields) = data.as_object() else { return output::plain(data) };
-    let fact = |(key, value): (&String, &Value)| match value {
-        Value::Null => None,
-        Value::Object(inner) => Some(format!("{key} of {} fields", inner.len())),
-        Value::Array(items) => Some(format!("{} {key}", items.len())),
-        value => Some(format!("{} {}", key.replace('_', " "), output::plain(value))),
-    };
-    fields.iter().filter_map(fact).collect::<Vec<_>>().join(", ")
-}
-
-/// The text for a message to the client of an MCP call.
-fn call(data: &Value) -> String {
-    match text(data, "method") {
-        Some("notifications/progress") => {
-            format!("progress: {}", text(&data["params"], "message").unwrap_or("it goes on"))
-        }
-        Some("notifications/message") => format!("log: {}", output::plain(&data["params"]["data"])),
-        Some(method) => format!("the client is told {method}"),
-        None if data["error"].is_object() => {
-            format!("it failed: {}", output::cell(&data["error"], "message"))
-        }
-        None if data["result"]["isError"] == true => "it was answered with an error".to_owned(),
-        None if data.get("result").is_some() => "it was answered".to_owned(),
-        None => facts(data),
+        fields.iter().filter_map(fact).collect::<Vec<_>>().join(", ")
     }
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
-}
-
-fn after_slash(stream: &str) -> &str {
-    stream.split_once('/').map_or(stream, |(_, rest)| rest)
-}
-
-fn task(screen: &Screen, task: &Value) -> String {
-    let id = short(screen, &output::cell(task, "task_id"));
-    text(task, "title").map_or_else(|| id.clone(), |title| format!("{title:?} ({id})"))
 }
 
 pub(super) fn ending(task: &Value) -> String {
@@ -466,7 +239,7 @@ mod tests {
             requested,
             oldest,
             latest: 300,
-            reason: Some(GapReason::Pruned),
+            reason: "pruned".to_owned(),
         };
         for (gap, text) in [
             (gap(96, 205), "events 97 to 204 are gone (pruned)"),
@@ -516,21 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_that_join_and_are_lost_have_sentences() {
-        let screen = Screen::for_tests(Some(100));
-        for (kind, words) in [
-            ("daemon.joined", "daemon b-1 on box has its lease (svc 0.1.0)"),
-            ("daemon.lost", "daemon b-1 is gone, and did not say that it ended"),
-        ] {
-            let data = json!({ "daemon_id": "b-1", "machine_id": "m-1", "machine": "box", "version": "0.1.0" });
-            let item = json!({ "stream": "daemon", "seq": 1, "kind": kind, "data": data, "at": "2026-03-31T11:57:01Z" });
-            let line = TerminalFeed::default().line(&screen, &item);
-            assert!(line.ends_with(words), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_person_reads_sentences() {
+    fn a_person_reads_lines_with_names() {
         insta::assert_snapshot!(feed(Some(100)).join("\n"));
     }
 

@@ -60,31 +60,6 @@ pub(super) enum GhapCommand {
     },
 }
 
-/// Sets the parts of a record that are lists or objects to lines of text, and leaves out those
-/// that are empty.
-fn tell_parts(record: &mut Value) {
-    let cell = |value: &Value, key: &str| output::visible(&output::cell(value, key));
-    let text = |value: &Value| output::visible(&output::plain(value));
-    let version = |value: &Value| {
-        let parts = ["hypothesis", "action", "prediction"];
-        let parts = parts.map(|part| format!("  {part}: {}", cell(value, part))).join("\n");
-        format!("{} (until {})\n{parts}", cell(value, "iteration"), cell(value, "at"))
-    };
-    let Some(members) = record.as_object_mut() else { return };
-    members.retain(|_, value| value.as_array().is_none_or(|items| !items.is_empty()));
-    for (key, value) in members {
-        let lines: Vec<String> = match &*value {
-            Value::Array(items) if key == "history" => items.iter().map(version).collect(),
-            Value::Array(items) => items.iter().map(text).collect(),
-            Value::Object(inner) => {
-                inner.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect()
-            }
-            _ => continue,
-        };
-        *value = lines.join("\n").into();
-    }
-}
-
 pub(super) async fn run(context: &Context, command: GhapCommand) -> ExitResult {
     let client = context.client()?;
     match command {
@@ -97,13 +72,9 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> ExitResult {
             FOUND.print(context, &page)
         }
         GhapCommand::Show { id } => {
-            let mut record: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
-            if !context.json {
-                tell_parts(&mut record);
-            }
-            let of_attempt = ["goal", "hypothesis", "action", "prediction", "result"];
-            let first = [&["id", "status", "domain", "strategy"][..], &of_attempt].concat();
-            context.print_object(&record, &first)
+            let record: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
+            let width = context.screen.fit_width();
+            context.print(&record, || output::block(&output::readable(&record, width)))
         }
         GhapCommand::Abandon { id, reason } => {
             let path = format!("/v1/ghap/{}/abandon", encode(&id));
@@ -111,25 +82,5 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> ExitResult {
             let text = |name: &str| record[name].as_str().unwrap_or_default();
             context.print_line(&record, &format!("gave up {}: {}", text("id"), text("goal")))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_a_record_are_lines_and_empty_ones_left_out() {
-        let mut record = json!({
-            "goal": "g", "history": [], "notes": ["one", "two\nlines"], "lesson": { "takeaway": "t" },
-        });
-        tell_parts(&mut record);
-        let told = json!({ "goal": "g", "notes": "one\ntwo␊lines", "lesson": "takeaway: t" });
-        assert_eq!(record, told);
-        let before = json!({ "iteration": 1, "hypothesis": "h", "action": "a", "prediction": "p", "at": "T" });
-        let mut record = json!({ "history": [before] });
-        tell_parts(&mut record);
-        let told = "1 (until T)\n  hypothesis: h\n  action: a\n  prediction: p";
-        assert_eq!(record["history"], told);
     }
 }

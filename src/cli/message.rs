@@ -1,16 +1,18 @@
 //! `svc message`: messages between participants and their delivery.
 
+use std::collections::HashMap;
 use std::io::Read as _;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{Client, encode, with_object, with_query};
-use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
+use svc_client::{Client, encode, with_object};
+use svc_model::{ListQuery, MessageFilter, PageQuery};
 
 use super::context::members;
-use super::naming::{LatestItem, all_items, identified, message_found, peer_found, peer_names};
-use super::output::{self, Column, Listing, Screen};
+use super::naming::{LatestItem, identified, message_found, peer_found, peer_names};
+use super::output::{self, Column, Listing};
 use super::{Context, ExitResult};
 
 const NAMED: usize = 10;
@@ -46,8 +48,6 @@ const ALL: Listing = Listing {
 
 const LATEST_MESSAGE: LatestItem =
     LatestItem { path: "/v1/messages", items: ALL.items, id: "id", empty: ALL.empty };
-const SOME: Listing = Listing { empty: "no such messages", ..ALL };
-const OPEN: Listing = Listing { empty: "no open questions", ..ALL };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MessageCommand {
@@ -82,9 +82,6 @@ pub(super) enum MessageCommand {
         /// Take it: it comes again in 60 s unless acknowledged
         #[arg(long)]
         take: bool,
-        /// Only look, which is the default
-        #[arg(long, conflicts_with = "take", hide = true)]
-        peek: bool,
         #[command(flatten)]
         page: PageQuery,
     },
@@ -142,23 +139,16 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
         MessageCommand::List(query) => {
             let mut page: Value = client.get(&with_object("/v1/messages", &query)).await?;
             if !context.json {
-                name_both_ends(&mut page);
-                mark_questions(&mut page);
+                tell_rows(&mut page, &HashMap::new());
             }
-            let MessageFilter { peer, kind, open, .. } = query.filter;
-            let listing = match (open, peer.is_some() || kind.is_some()) {
-                (true, _) => OPEN,
-                (false, true) => SOME,
-                (false, false) => ALL,
-            };
-            listing.print(context, &page)
+            ALL.of_filter(&query.filter).print(context, &page)
         }
-        MessageCommand::Inbox { peer, take, peek: _, page } => {
+        MessageCommand::Inbox { peer, take, page } => {
             let path = format!("/v1/peers/{}/messages?peek={}", encode(&peer), !take);
             let path = with_object(&path, &page);
             let mut page: Value = peer_found(&client, &peer, client.get(&path).await).await?;
             if !context.json {
-                name_senders(&client, &mut page).await;
+                tell_rows(&mut page, &peer_names(&client, "peer_id").await);
             }
             LIST.print(context, &page)
         }
@@ -178,72 +168,36 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
     }
 }
 
-/// Sets `from` and `to` of each message: names, or ids of those who are no participants.
-fn name_both_ends(page: &mut Value) {
+/// Sets `from` and `to` of each message: names, or ids of those who are no participants. The state
+/// of a question becomes `open` or `answered`, which a person wants to know first; not if its
+/// receiver has ended.
+fn tell_rows(page: &mut Value, names: &HashMap<String, String>) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
         for (end, name, id) in [("from", "from_name", "from_peer"), ("to", "to_name", "to_peer")] {
-            message[end] = message.get(name).or(message.get(id)).cloned().unwrap_or_default();
+            let known = names.get(&output::cell(message, id)).cloned().map(Value::from);
+            let named = known.or_else(|| message.get(name).or(message.get(id)).cloned());
+            message[end] = named.unwrap_or_default();
+        }
+        if message["open"] == true {
+            message["state"] = "open".into();
+        } else if message["type"] == "query" && message["answered"] == true {
+            message["state"] = "answered".into();
         }
     }
-}
-
-/// Sets `from` of each message in an inbox: the sender's name, or the id of one who is no
-/// participant.
-async fn name_senders(client: &Client, page: &mut Value) {
-    let names = peer_names(client, "peer_id").await;
-    for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
-        let id = output::cell(message, "from_peer");
-        message["from"] = names.get(&id).cloned().unwrap_or(id).into();
-    }
-}
-
-/// In a table the state of a question is `open` or `answered`, which a person wants to know first.
-fn mark_questions(page: &mut Value) {
-    for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Some(state) = question_state(message) {
-            message["state"] = state.into();
-        }
-    }
-}
-
-/// Whether a question in a list is open or answered. `None` for all others, and for a question
-/// whose receiver has ended.
-fn question_state(message: &Value) -> Option<&'static str> {
-    if message["open"] == true {
-        return Some("open");
-    }
-    (message["type"] == "query" && message["answered"] == true).then_some("answered")
-}
-
-/// The question as lists have it, which say whether it is open. `None` if it is in no list.
-async fn listed_question(client: &Client, message: &Value) -> Option<Value> {
-    let receiver = output::cell(message, "to_peer");
-    let query = [("peer", Some(&*receiver)), ("type", Some("query"))];
-    let is_it = |listed: &Value| listed["id"] == message["id"];
-    all_items(client, &with_query("/v1/messages", &query), "messages", 1, is_it).await.ok()?.pop()
 }
 
 async fn reached(client: &Client, answer: &Value) -> String {
     let cell = |key| output::cell(answer, key);
     let (all, now, later) = (cell("delivered_to"), cell("now"), cell("later"));
     let mut text = format!("delivered to {all}: {now} now, {later} when they are back");
-    let full = output::items(answer, "refused_by");
+    let full: Vec<String> = output::items(answer, "refused_by").iter().map(output::plain).collect();
     if !full.is_empty() {
-        let mut names = Vec::new();
-        for id in full.iter().take(NAMED).map(output::plain) {
-            let peer: Option<Value> = client.get(&format!("/v1/peers/{}", encode(&id))).await.ok();
-            let name = peer.as_ref().and_then(|peer| peer["display_name"].as_str());
-            names.push(output::visible(name.unwrap_or(&id)));
-        }
+        let known = peer_names(client, "peer_id").await;
+        let names = full.iter().take(NAMED).map(|id| output::visible(known.get(id).unwrap_or(id)));
+        let names = names.collect::<Vec<_>>().join(", ");
         let more = if full.len() > NAMED { ", …" } else { "" };
         let count = full.len().to_string();
-        text.extend([
-            "; not taken by ",
-            &count,
-            ", whose inbox is full: ",
-            &names.join(", "),
-            more,
-        ]);
+        text.extend(["; not taken by ", &count, ", whose inbox is full: ", &names, more]);
     }
     text
 }
@@ -275,73 +229,20 @@ pub(super) fn text_or_input(text: String) -> Result<String> {
 }
 
 async fn show(context: &Context, client: &Client, message: &Value) -> ExitResult {
-    let mut shown = Vec::new();
-    if !context.json {
-        let (from, to) =
-            tokio::join!(party(client, message, "from_peer"), party(client, message, "to_peer"));
-        let listed = match message["type"].as_str() {
-            Some("query") => listed_question(client, message).await,
-            _ => None,
-        };
-        let question = listed.as_ref().and_then(question_state);
-        shown = rows(&context.screen, message, question, (from, to));
+    if context.json {
+        return output::json(message).map(|()| ExitCode::SUCCESS);
     }
-    context.print(message, || output::wrapped_fields(&context.screen, &shown))
-}
-
-fn rows(
-    screen: &Screen,
-    message: &Value,
-    question: Option<&'static str>,
-    (from, to): (String, String),
-) -> Vec<(&'static str, String)> {
-    // A colour code must not become part of a field's value.
-    let screen = &Screen { color: false, ..*screen };
-    let kind = match message["type"].as_str() {
-        Some("query") => "question".to_owned(),
-        Some("response") => "answer".to_owned(),
-        _ => output::cell(message, "type"),
-    };
-    // The words of lists and of `--json`, each with what it means.
-    let state = [question.map(str::to_owned), Some(delivery_state(message))];
-    let state = state.into_iter().flatten().collect::<Vec<_>>().join("; ");
-    let mut rows = vec![
-        ("message", format!("{} ({kind})", output::cell(message, "id"))),
-        ("from", from),
-        ("to", to),
-        ("sent", screen.time(&output::cell(message, "timestamp"))),
-        ("state", state),
-    ];
-    let way: Vec<String> = output::items(message, "states")
-        .iter()
-        .map(|step| {
-            let why =
-                step["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let at = output::clock(screen, &output::cell(step, "at"));
-            format!("{at}  {}{why}", delivery_state(step))
-        })
-        .collect();
-    if !way.is_empty() {
-        rows.push(("delivery", way.join("\n")));
+    let names = peer_names(client, "peer_id").await;
+    let mut shown = message.clone();
+    for (end, id) in [("from", "from_peer"), ("to", "to_peer")] {
+        let id = shown[id].take();
+        let name = id.as_str().and_then(|id| names.get(id)).filter(|name| id != **name);
+        shown[end] =
+            name.map_or(id.clone(), |name| format!("{name} ({})", output::plain(&id)).into());
     }
-    if let Some(answered) = message["correlation_id"].as_str() {
-        rows.push(("answers", answered.to_owned()));
-    }
-    if let Some(source) = delivery_source(&message["provenance"]) {
-        rows.push(("came by", source));
-    }
-    rows.push(("text", output::cell(message, "text")));
-    rows
-}
-
-async fn party(client: &Client, message: &Value, end: &str) -> String {
-    let id = output::cell(message, end);
-    let known: Option<Value> = client.get(&format!("/v1/peers/{}", encode(&id))).await.ok();
-    match known.as_ref().and_then(|peer| peer["display_name"].as_str()) {
-        Some(name) if id != PeerId::OPERATOR => format!("{name} ({id})"),
-        Some(name) => name.to_owned(),
-        None => id,
-    }
+    let members = shown.as_object_mut();
+    members.into_iter().for_each(|all| all.retain(|_, value| !value.is_null()));
+    output::block(&output::readable(&shown, context.screen.fit_width())).map(|()| ExitCode::SUCCESS)
 }
 
 /// When a message that was just sent reaches its receiver, as a clause. Empty if the daemon is an
@@ -401,39 +302,6 @@ pub(super) fn needs(receiver: &Value) -> Option<String> {
     })
 }
 
-/// The state of a message or of a step on its way, and what it means.
-fn delivery_state(of: &Value) -> String {
-    let state = output::cell(of, "state");
-    let meaning = match &*state {
-        "accepted" => "taken by the daemon",
-        "queued" => "waits in the inbox",
-        "offered" => "was given to the receiver's client",
-        "injected" => "the receiver has it",
-        "acked" => "the receiver acknowledged or answered it",
-        "expired" => "waited too long and is gone",
-        "refused" => "not taken",
-        "undeliverable" => "cannot be delivered",
-        _ => return state,
-    };
-    format!("{state}: {meaning}")
-}
-
-fn delivery_source(provenance: &Value) -> Option<String> {
-    let call = match provenance.get("sourceTool").and_then(Value::as_str)? {
-        "peer_send" => "a message to one peer",
-        "peer_broadcast" => "a message to all",
-        "sessions_send" => "a message from session to session",
-        "sessions_spawn" => "the end of an agent that was started for it",
-        "SendMessage" => "the end of work that was asked for",
-        "agent_request" => "a request of an agent for permission",
-        other => other,
-    };
-    Some(match provenance.get("sourceSessionKey").and_then(Value::as_str) {
-        Some(session) => format!("{call}, from {session}"),
-        None => call.to_owned(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -487,21 +355,11 @@ mod tests {
             // Its receiver has ended.
             message("query", false, false), message("notification", false, false),
         ] });
-        mark_questions(&mut page);
+        tell_rows(&mut page, &HashMap::new());
         let states: Vec<String> = output::items(&page, "messages")
             .iter()
             .map(|message| output::cell(message, "state"))
             .collect();
         assert_eq!(states, ["open", "answered", "injected", "injected"]);
-    }
-
-    #[test]
-    fn shown_message_has_the_words_of_the_list() {
-        let screen = Screen::for_tests(None);
-        let message = json!({ "type": "query", "state": "acked", "states": [{ "state": "queued", "at": "t" }] });
-        let shown = rows(&screen, &message, Some("answered"), (String::new(), String::new()));
-        let row = |key: &str| shown.iter().find(|row| row.0 == key).map(|row| &*row.1);
-        assert_eq!(row("state"), Some("answered; acked: the receiver acknowledged or answered it"));
-        assert_eq!(row("delivery"), Some("t  queued: waits in the inbox"));
     }
 }

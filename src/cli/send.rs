@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::Value;
-use svc_client::{Client, TokenSource};
+use svc_client::TokenSource;
 use svc_model::PeerId;
 
 use super::context::members;
@@ -81,9 +81,6 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
     let instance = body["instance"].as_str();
     let sent = client.post("/v1/send_message", &body).await;
     let sent: Value = sent.map_err(|error| agent::unread(context, instance, error))?;
-    if let Some(name) = instance.filter(|name| sent["instance"] == *name) {
-        note_namesake(&client, name, &body["opts"]["mode"]).await;
-    }
     if args.is_async {
         return context.print(&sent, || {
             output::line(&output::visible(&output::cell(&sent, "task_id")))?;
@@ -92,22 +89,4 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
         });
     }
     task::watch(context, &output::cell(&sent, "task_id"), None).await
-}
-
-/// Notes a living agent with the name of the instance: the work starts a new agent.
-async fn note_namesake(client: &Client, name: &str, mode: &Value) {
-    if !mode.is_null() && mode != "spawn-only" {
-        return;
-    }
-    // The work was accepted; if this request fails, only the note is missing.
-    let page: Value = client.get("/v1/peers?live=true&limit=500").await.unwrap_or_default();
-    let mut peers = output::items(&page, "peers").iter();
-    let namesake = peers.find(|peer| peer["display_name"] == name && peer["agent"].is_string());
-    if let Some(peer) = namesake {
-        let key = output::visible(&output::cell(peer, "agent"));
-        output::note(&format!(
-            "svc: {} is an instance, so a new agent starts; `svc send {key} …` is for the one that is here",
-            output::visible(name)
-        ));
-    }
 }

@@ -186,7 +186,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
             let tools = session["tools"].take();
             let active = session["active_ghap"].take();
             let first = ["session_id", "client", "project", "source", "started_at"];
-            output::object(&context.screen, &session, &first)?;
+            output::object(&session, &first)?;
             if let Some(goal) = active.get("goal").and_then(Value::as_str) {
                 output::fields(&[(
                     "active record",

@@ -450,6 +450,8 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use svc_sys::config::{Env, Paths};
     use tokio::time::timeout;
 
@@ -461,7 +463,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
         let paths = Paths::resolve(&env, Some(home.path())).unwrap();
-        let discovery = Discovery::for_agent(&paths, &env, None).unwrap();
+        let discovery = Discovery::new(&paths, PathBuf::new(), &env, None).unwrap();
         let printer = RunPrinter::new(PrintMode::Json, discovery, Duration::from_millis(1));
         let task = TaskDocument(json!({ "task_id": "task_1" }));
         let followed = timeout(Duration::from_millis(200), printer.follow(&task)).await;

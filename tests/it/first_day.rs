@@ -35,7 +35,7 @@ fn names_are_whole_if_they_fit_and_usual_columns_hidden() {
 fn open_questions_are_marked_on_a_narrow_screen() {
     let d = Daemon::start();
     let none = svc(&d.home, &["message", "list", "--open"]);
-    assert_eq!(none.ok(), "no open questions\n");
+    assert_eq!(none.ok(), "none matches; without its filters the list has all\n");
     let (_, _, asked) = team(&d);
     let ran = with(&d.home, &[("COLUMNS", "60")], &["message", "list"]);
     let row = ran.ok().lines().nth(1).expect("a row");
@@ -167,16 +167,10 @@ fn message_is_shown_with_names_and_states() {
     let (_, _, asked) = team(&d);
     let ran = with(&d.home, &[("COLUMNS", "60")], &["message", "show", &asked]);
     let shown = ran.ok();
-    for words in [
-        "(question)",
-        "ann (peer_",
-        "bob with a name",
-        "open; queued: waits in the inbox",
-        "a message to one peer",
-    ] {
+    for words in ["type:", "query", "ann (peer_", "bob with a name", "queued"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    assert!(!shown.contains("{\"") && !shown.contains("inter_session"), "{shown}");
+    assert!(!shown.contains("{\""), "{shown}");
     assert!(shown.lines().all(|line| line.chars().count() <= 60), "{shown}");
     let whole: String = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(

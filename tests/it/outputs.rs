@@ -251,7 +251,7 @@ fn answers() {
         ("peer_wrong_status", &["peer", "heartbeat", &ann, "--status", "asleep"]),
         ("message_inbox_empty", &["message", "inbox", &ann]),
         ("message_send", &["message", "send", &ann, "the build is green"]),
-        ("message_peek", &["message", "inbox", &ann, "--peek"]),
+        ("message_peek", &["message", "inbox", &ann]),
         ("message_unknown", &["message", "show", "msg_unknown"]),
         ("message_broadcast", &["message", "broadcast", "all of you"]),
         ("task_show", &["task", "show", &task]),

@@ -281,8 +281,8 @@ fn help_exists_for_argument_words() {
     let words: Vec<&str> = serve.ok().split_whitespace().collect();
     assert!(words.join(" ").contains("{running, pid, url, version, busy?}"), "{serve:?}");
     for (args, begins) in [
-        (&["help", "hook", "wait"][..], "svc hook wait"),
-        (&["hook", "wait", "--help"], "svc hook wait"),
+        (&["help", "hook", "wait"][..], "svc hook"),
+        (&["hook", "wait", "--help"], "svc hook"),
         (&["help", "hook", "claude"], "svc hook"),
         (&["help", "task", "show", "task_x"], "svc task show"),
         (&["help", "install", "status"], "svc install status"),
@@ -305,13 +305,14 @@ fn feed_names_actors() {
     let mut lines = Vec::new();
     eventually(SOON, || {
         lines.extend(running.line());
-        lines.iter().any(|line: &String| line.contains("asks"))
+        lines.iter().any(|line: &String| line.contains("message.queued"))
     });
     let find = |word: &str| lines.iter().find(|line| line.contains(word)).expect(word);
-    assert!(find("ann is here").contains(" team #"), "{lines:?}");
-    let question = find("ann asks bob with a name");
+    assert!(find("peer.registered").contains(" team #"), "{lines:?}");
+    let question = find("message.queued");
+    assert!(question.contains("from peer ann, ") && question.contains("to peer bob with a name"));
     assert!(question.contains(&format!("peer/{bob}")) && question.contains(&asked), "{question}");
-    assert!(!lines.iter().any(|line| line.contains("{\"")), "sentences, not JSON: {lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("{\"")), "no JSON: {lines:?}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn every_command_sanitises_foreign_text() {
         (&["peer", "show", &peer], 0),
         (&["peer", "heartbeat", &peer], 0),
         (&["peer", "show", HOSTILE], 0),
-        (&["message", "inbox", &peer, "--peek"], 0),
+        (&["message", "inbox", &peer], 0),
         (&["message", "show", &message], 0),
         (&["message", "send", &peer, HOSTILE], 0),
         (&["message", "show", HOSTILE], 1),

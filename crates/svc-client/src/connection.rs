@@ -462,74 +462,57 @@ fn accept(kind: &'static str) -> HeaderMap {
 /// Silence after which a stream counts as broken: the daemon sends a comment every 15 s.
 const SILENCE: Duration = Duration::from_mins(1);
 
+/// The messages of a response: one document, or events.
 #[derive(Debug)]
-pub struct McpReply(McpReplyBody);
-
-#[derive(Debug)]
-enum McpReplyBody {
-    Document(Option<StreamingReply>),
-    Events { stream: StreamingReply, parser: SseParser, queue: VecDeque<SseEvent> },
+pub struct McpReply {
+    /// `None` after the document.
+    stream: Option<StreamingReply>,
+    events: Option<(SseParser, VecDeque<SseEvent>)>,
 }
 
 impl McpReply {
     pub fn new(stream: StreamingReply) -> Self {
-        if stream.is_event_stream() {
-            let (parser, queue) = (SseParser::new(), VecDeque::new());
-            return Self(McpReplyBody::Events { stream, parser, queue });
-        }
-        Self(McpReplyBody::Document(Some(stream)))
+        let events = stream.is_event_stream().then(|| (SseParser::new(), VecDeque::new()));
+        Self { stream: Some(stream), events }
     }
 
     /// The next message, unchanged except for line breaks; `None` at the end.
     ///
     /// Skips comments, and events that have only an id.
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
-        match &mut self.0 {
-            McpReplyBody::Document(stream) => {
-                let Some(stream) = stream.take() else {
-                    return Ok(None);
-                };
-                let url = stream.url();
-                let body = stream.collect().await?.body;
-                let text = String::from_utf8(body.into())
-                    .map_err(|error| ClientError::Unexpected { url, problem: error.to_string() })?;
-                Ok((!text.trim().is_empty()).then(|| one_line(text)))
+        let Some((parser, queue)) = &mut self.events else {
+            let Some(stream) = self.stream.take() else { return Ok(None) };
+            let url = stream.url();
+            let body = stream.collect().await?.body;
+            let text = String::from_utf8(body.into())
+                .map_err(|error| ClientError::Unexpected { url, problem: error.to_string() })?;
+            return Ok((!text.trim().is_empty()).then(|| one_line(text)));
+        };
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        loop {
+            match queue.pop_front() {
+                Some(event) if event.data.is_empty() => continue,
+                Some(event) => return Ok(Some(one_line(event.data))),
+                None => {}
             }
-            McpReplyBody::Events { stream, parser, queue } => loop {
-                if let Some(event) = queue.pop_front() {
-                    if event.data.is_empty() {
-                        continue;
-                    }
-                    return Ok(Some(one_line(event.data)));
-                }
-                let Some(bytes) = stream.chunk_within(SILENCE).await? else {
-                    return Ok(None);
-                };
-                let mut events = Vec::new();
-                parser
-                    .feed(&bytes, &mut events)
-                    .map_err(|source| ClientError::Stream { url: stream.url(), source })?;
-                queue.extend(events);
-            },
+            let Some(bytes) = stream.chunk_within(SILENCE).await? else { return Ok(None) };
+            let mut events = Vec::new();
+            parser
+                .feed(&bytes, &mut events)
+                .map_err(|source| ClientError::Stream { url: stream.url(), source })?;
+            queue.extend(events);
         }
     }
 
     /// The id after which the stream can be resumed.
     pub fn last_event_id(&self) -> Option<&str> {
-        match &self.0 {
-            McpReplyBody::Document(_) => None,
-            McpReplyBody::Events { parser, .. } => {
-                Some(parser.last_event_id()).filter(|id| !id.is_empty())
-            }
-        }
+        let (parser, _) = self.events.as_ref()?;
+        Some(parser.last_event_id()).filter(|id| !id.is_empty())
     }
 
     /// The last reconnection time that the stream has sent.
     pub fn retry(&self) -> Option<Duration> {
-        match &self.0 {
-            McpReplyBody::Document(_) => None,
-            McpReplyBody::Events { parser, .. } => parser.retry(),
-        }
+        self.events.as_ref().and_then(|(parser, _)| parser.retry())
     }
 }
 
@@ -554,7 +537,7 @@ fn has_blank_segment(path: &str) -> bool {
 mod tests {
     use svc_wire::mcp_request::{RequestSetting, post};
 
-    use super::super::fake_daemon::{FakeDaemon, answer, stream, target};
+    use super::super::tests::{FakeDaemon, answer, stream, target};
     use super::*;
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::check_secret;
-use svc_sys::config::{Config, Env, Paths};
+use svc_sys::config::{Env, Paths};
 use svc_sys::{bounded_file, private_file};
 
 use super::error::{ClientError, TokenSource};
@@ -57,26 +57,11 @@ pub struct DaemonFile {
 
 impl Discovery {
     /// The URL of `--url`, else of `SVC_URL`, else the socket in the data folder. The token of
-    /// `SVC_TOKEN`, else that of the token file. Reads no file yet.
+    /// `SVC_TOKEN`, else that of the token file, which [`Self::agent_target`] and
+    /// [`Self::open_target`] do not use. Reads no file yet.
     ///
     /// Fails if the given URL or the token in the environment is invalid.
-    pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
-        Self::with(&config.paths, config.token_file.value.clone(), env, url_flag)
-    }
-
-    /// Only for [`Self::agent_target`] and [`Self::open_target`], which use no token file. So the
-    /// configuration is not read, and a mistake in it has no effect.
-    ///
-    /// Fails as [`Self::new`].
-    pub fn for_agent(
-        paths: &Paths,
-        env: &Env,
-        url_flag: Option<&str>,
-    ) -> Result<Self, ClientError> {
-        Self::with(paths, PathBuf::new(), env, url_flag)
-    }
-
-    fn with(
+    pub fn new(
         paths: &Paths,
         token_file: PathBuf,
         env: &Env,
@@ -364,7 +349,7 @@ pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use svc_sys::config::Flags;
+    use svc_sys::config::{Config, Flags};
 
     use super::*;
 
@@ -376,7 +361,7 @@ mod tests {
         let env: Env = env.iter().copied().collect();
         let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
         let config = Config::resolve(paths, &env, &Flags::default()).expect("is valid");
-        Discovery::new(&config, &env, url)
+        Discovery::new(&config.paths, config.token_file.value, &env, url)
     }
 
     #[test]

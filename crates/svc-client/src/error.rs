@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use svc_wire::sse::SseError;
 
 #[derive(Debug, thiserror::Error)]
@@ -117,8 +116,6 @@ pub struct ClientProblem {
     /// The field that caused the error.
     pub field: Option<String>,
     pub request_id: Option<String>,
-    /// The detail of earlier daemons.
-    error: Option<Value>,
     #[serde(skip)]
     pub retry_after: Option<Duration>,
     /// Source of the token that was sent; the remedy of a 401 depends on it.
@@ -150,8 +147,7 @@ impl ClientProblem {
             Self { detail: first.chars().take(300).collect(), ..Self::default() }
         });
         if problem.detail.is_empty() {
-            let error = problem.error.as_ref().and_then(Value::as_str);
-            let title = error.or(problem.title.as_deref()).or(status.canonical_reason());
+            let title = problem.title.as_deref().or(status.canonical_reason());
             problem.detail = title.unwrap_or("error").to_owned();
         }
         Self { status, retry_after, token, ..problem }

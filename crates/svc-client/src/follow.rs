@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer as _, value};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{GapReason, new_secret};
@@ -74,23 +74,15 @@ pub struct FollowGap {
     /// The first id after `requested` that is still kept.
     pub oldest: u64,
     pub latest: u64,
-    /// `None` for a reason that this version does not know.
-    #[serde(deserialize_with = "known_reason")]
-    pub reason: Option<GapReason>,
+    /// The word of a [`GapReason`], or one of a later daemon.
+    pub reason: String,
 }
 
 impl FollowGap {
     /// Whether the log ends before `requested`, so that it is read again from its start.
     pub fn is_set_back(&self) -> bool {
-        self.reason == Some(GapReason::Ahead)
+        self.reason == GapReason::Ahead.as_str()
     }
-}
-
-/// Parses a reason; a later daemon may have reasons that this version does not know.
-fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason>, D::Error> {
-    let word = String::deserialize(source)?;
-    let reason: Result<_, value::Error> = GapReason::deserialize(word.into_deserializer());
-    Ok(reason.ok())
 }
 
 impl Follower {
@@ -123,11 +115,6 @@ impl Follower {
     #[must_use]
     pub fn patient(self) -> Self {
         Self { patient: true, ..self }
-    }
-
-    /// The id of the last event, else the id from which to resume.
-    pub fn cursor(&self) -> Option<u64> {
-        self.cursor
     }
 
     /// The next item; `None` when the stream is over (204). Cancel-safe.
@@ -293,7 +280,7 @@ pub async fn post_keyed<T: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake_daemon::{FakeDaemon, answer, discovery, stream};
+    use super::super::tests::{FakeDaemon, answer, discovery, stream};
     use super::*;
 
     fn event(id: u64) -> String {
@@ -308,7 +295,7 @@ mod tests {
                     assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(data.as_str()));
                     data
                 }
-                FollowItem::Gap(gap) => format!("gap {:?} {}", gap.reason, gap.oldest),
+                FollowItem::Gap(gap) => format!("gap {} {}", gap.reason, gap.oldest),
                 FollowItem::Disconnected { .. } => "lost".to_owned(),
                 FollowItem::Resumed => "resumed".to_owned(),
             });
@@ -380,16 +367,16 @@ mod tests {
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned()).after(9);
         let seen = all(&mut follower).await;
         let expected = [
-            "gap Some(Pruned) 5",
+            "gap pruned 5",
             "lost",
             "resumed",
             "12",
             "lost",
             "resumed",
-            "gap Some(Ahead) 5",
+            "gap ahead 5",
             "1",
             "2",
-            "gap None 5",
+            "gap from the future 5",
             "lost",
         ];
         assert_eq!(seen, expected);

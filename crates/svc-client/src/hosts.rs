@@ -2,8 +2,7 @@
 //! `svc agent host`, the spool of a dead host, and the end of the processes that such a host left.
 //!
 //! Each request has its own connection, so no request waits for another, and a host that does not
-//! respond delays only its own requests. A [`KeptHost`], which is sent one request after the other,
-//! keeps its connection.
+//! respond delays only its own requests.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -95,10 +94,6 @@ impl HostClient {
         Ok(Self { agent: status.agent.id, socket })
     }
 
-    pub const fn agent(&self) -> &AgentId {
-        &self.agent
-    }
-
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -120,11 +115,6 @@ impl HostClient {
         let list: HostList =
             self.request(HostRequestKind::List, None::<&()>, ANSWER_WITHIN).await?;
         Ok(list.agents)
-    }
-
-    /// For requests of one caller, one after the other, on a kept connection.
-    pub fn keep(self) -> KeptHost {
-        KeptHost { socket: self.socket, connection: None }
     }
 
     pub async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
@@ -204,51 +194,6 @@ async fn status_at(socket: &Path) -> Result<HostStatus, HostError> {
     Ok(status)
 }
 
-/// A host on a kept connection.
-#[derive(Debug)]
-pub struct KeptHost {
-    socket: PathBuf,
-    /// `None` before the first request and after a failure.
-    connection: Option<HostConnection>,
-}
-
-impl KeptHost {
-    /// The input needs an idempotency key. If the kept connection breaks, the input is sent again
-    /// on a new one, although the host may have received it.
-    pub async fn send(&mut self, input: &SendInput) -> Result<SendAnswer, HostError> {
-        let reply = self.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
-        Ok(reply.decode()?)
-    }
-
-    /// Asks whether the host responds.
-    pub async fn ping(&mut self) -> Result<(), HostError> {
-        self.exchange(HostRequestKind::Ping, None::<&()>, ANSWER_WITHIN).await.map(drop)
-    }
-
-    /// Sends a request; retries once on a new connection if the kept one broke.
-    async fn exchange<P: Serialize>(
-        &mut self,
-        kind: HostRequestKind,
-        payload: Option<&P>,
-        within: Duration,
-    ) -> Result<HostReply, HostError> {
-        if let Some(mut kept) = self.connection.take() {
-            match kept.exchange(kind, payload, within).await {
-                Err(HostError::Broken(_)) => {}
-                Err(error) => return Err(error),
-                Ok(reply) => {
-                    self.connection = Some(kept);
-                    return Ok(reply);
-                }
-            }
-        }
-        let mut fresh = HostConnection::open(&self.socket, REPLY_BUFFER).await?;
-        let reply = fresh.exchange(kind, payload, within).await?;
-        self.connection = Some(fresh);
-        Ok(reply)
-    }
-}
-
 #[derive(Debug)]
 struct HostConnection {
     lines: LineReader<OwnedReadHalf>,
@@ -312,12 +257,7 @@ pub struct RawAgentEvent {
 impl RawAgentEvent {
     pub fn parse(line: &[u8]) -> io::Result<Self> {
         let text = std::str::from_utf8(line).map_err(io::Error::other)?;
-        let event: AgentEvent = serde_json::from_str(text)?;
-        // The time is the last member. Earlier hosts write it as a number, but the log has text.
-        let is_of_earlier =
-            text.trim_end_matches('}').ends_with(|last: char| last.is_ascii_digit());
-        let line = if is_of_earlier { serde_json::to_string(&event)?.into() } else { text.into() };
-        Ok(Self { line, event })
+        Ok(Self { line: text.into(), event: serde_json::from_str(text)? })
     }
 
     pub fn offset(&self) -> i64 {
@@ -509,8 +449,6 @@ pub async fn end_tree(agent: &AgentId) {
 mod tests {
     use std::io::Write as _;
 
-    use tokio::net::UnixListener;
-
     use super::*;
 
     #[test]
@@ -519,56 +457,10 @@ mod tests {
         assert!(std::error::Error::source(&error).is_none(), "{error} has it already");
     }
 
-    /// Serves `requests[n]` requests on connection `n`, one connection after the other. Returns the
-    /// idempotency keys by connection.
-    async fn host_of(listener: UnixListener, requests: &[usize]) -> Vec<Vec<String>> {
-        let mut heard = Vec::new();
-        for count in requests {
-            let (stream, _) = listener.accept().await.unwrap();
-            let (reader, mut writer) = stream.into_split();
-            let mut lines = LineReader::new(reader, REPLY_BUFFER, LINE_BYTES);
-            let mut keys = Vec::new();
-            for _ in 0..*count {
-                let line = lines.next().await.unwrap().unwrap();
-                let request: serde_json::Value = serde_json::from_slice(line.bytes).unwrap();
-                keys.push(request["payload"]["idempotency_key"].as_str().unwrap().to_owned());
-                let answer = serde_json::json!({ "message_id": keys.last(), "queued": false });
-                let reply =
-                    serde_json::json!({ "type": "host.send", "success": true, "payload": answer });
-                let reply = format!("{reply}\n");
-                writer.write_all(reply.as_bytes()).await.unwrap();
-            }
-            heard.push(keys);
-        }
-        heard
-    }
-
-    #[tokio::test]
-    async fn inputs_share_a_connection_and_survive_a_broken_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("host.sock");
-        let (listener, _file) = local_socket::listen(&path).unwrap();
-        let host = tokio::spawn(host_of(listener, &[2, 1]));
-        let mut input = HostClient::new(AgentId::from("ag_1".to_owned()), path).keep();
-        for key in ["first", "second", "third"] {
-            let mut send = SendInput::new("a question");
-            send.idempotency_key = Some(key.to_owned());
-            input.send(&send).await.unwrap();
-        }
-        assert_eq!(host.await.unwrap(), [vec!["first", "second"], vec!["third"]]);
-    }
-
     #[test]
-    fn event_of_an_earlier_host_is_converted() {
-        let today = r#"{"type":"chat_entry","chat_entry":{"role":"tool","tool_input":"{\"a\":1}","timestamp":"1970-01-01T00:00:00.007Z"},"agent_id":"ag_1","offset":3,"timestamp":"1970-01-01T00:00:00.007Z"}"#;
-        let earlier = r#"{"type":"chat_entry","chat_entry":{"role":"tool","tool_input":{"a":1},"timestamp":7},"agent_id":"ag_1","offset":3,"timestamp":7}"#;
-        let [current, converted] =
-            [today, earlier].map(|line| RawAgentEvent::parse(line.as_bytes()).unwrap());
-        assert_eq!((&*current.line, &*converted.line), (today, today));
-        assert_eq!(current.event, converted.event);
-        let unknown = today.replace("\"role\"", "\"later\":true,\"role\"");
-        let kept = RawAgentEvent::parse(unknown.as_bytes()).unwrap();
-        assert_eq!(&*kept.line, unknown, "what a later host says more stays");
+    fn members_of_a_later_host_stay_in_the_line() {
+        let line = r#"{"type":"error","error":"e","later":true,"agent_id":"ag_1","offset":3,"timestamp":"1970-01-01T00:00:00.007Z"}"#;
+        assert_eq!(&*RawAgentEvent::parse(line.as_bytes()).unwrap().line, line);
     }
 
     #[test]

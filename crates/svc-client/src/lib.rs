@@ -8,10 +8,10 @@
 mod connection;
 mod discover;
 mod error;
-#[cfg(test)]
-mod fake_daemon;
 mod follow;
 pub mod hosts;
+#[cfg(test)]
+mod tests;
 
 pub use connection::{Client, HttpReply, McpReply, StreamingReply, one_line};
 pub use discover::{

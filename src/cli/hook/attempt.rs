@@ -1,10 +1,8 @@
-//! One event, from the payload to the daemon's answer, within a deadline.
-//!
-//! A worker thread reads and delivers the event. The main thread waits for it until the deadline,
-//! and then spools the event that the daemon may not have.
+//! One event, from the payload to the daemon's answer, within a deadline. An event that the daemon
+//! may not have by then is spooled.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,13 +12,14 @@ use svc_sys::config::Env;
 use svc_sys::session_secret::SessionSecrets;
 use svc_sys::spool::SPOOLED_PROCESS;
 use svc_sys::{process_list, telemetry};
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
-use super::delivery::{self, DeliveryError, PendingEvent, deliver};
-use super::io::{HookLog, PrintFormat, read_payload};
+use super::delivery::{self, PendingEvent, Receipt, deliver};
+use super::io::{HookLog, read_payload};
 use crate::cli::context::Context;
 
-/// Poll interval of the main thread for the event's name, on which the deadline depends.
-const DEADLINE_POLL: Duration = Duration::from_millis(20);
 /// Events at which a person waits for the session, so the hook starts a daemon if none runs. Each
 /// may be the first event of a process that resumes a session.
 const STARTING_EVENTS: [&str; 4] =
@@ -33,7 +32,7 @@ pub(super) struct HookJob {
     pub(super) client: HookClient,
     /// The client's name of the event, if it is on the command line.
     pub(super) event_name: Option<String>,
-    pub(super) format: PrintFormat,
+    pub(super) format: HookFormat,
     /// The id of an earlier delivery, if this one is a repeat.
     pub(super) again: Option<String>,
 }
@@ -50,103 +49,67 @@ pub(super) struct HookAnswer {
 const DEADLINE_PASSED: &str = "server_timeout";
 const REQUEST_FAILED: &str = "request_failed";
 
-#[derive(Default)]
-struct AttemptState {
-    event_name: Option<String>,
-    /// The event, once the payload is read.
-    event: Option<PendingEvent>,
-    receipt: Receipt,
-    /// How long the event may wait for a daemon that is not ready.
-    cold_wait: Option<Duration>,
-    /// The session that begins with the event, if a script is to be told its id.
-    begins: Option<String>,
-}
-
-/// Whether the daemon received the event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Receipt {
-    /// The daemon may have the event, and may have answered.
-    #[default]
-    Unknown,
-    NotReceived,
-    /// Delivering the event again would change nothing.
-    Refused,
-}
-
 /// Delivers the event; returns the answer if it comes before the deadline, counted from `started`.
 pub(super) fn attempt(
-    job: HookJob,
+    job: &HookJob,
     log: &HookLog,
     started: Instant,
 ) -> Result<HookAnswer, &'static str> {
-    let home = job.context.paths.home.clone();
-    let env = job.context.env.clone();
-    let client = job.client.as_str();
-    let state = AttemptState { event_name: job.event_name.clone(), ..AttemptState::default() };
-    let state = Arc::new(Mutex::new(state));
-    let (sender, outcome) = mpsc::channel();
-    let shared = Arc::clone(&state);
-    std::thread::spawn(move || sender.send(work(&job, &shared)).ok());
-    let result = wait_for(&outcome, || deadline(&env, &lock(&state)), started);
-    let mut state = lock(&state);
-    let event = state.event.take();
-    match result {
-        Ok((output, held)) => Ok(HookAnswer { output, event, held }),
-        Err((failure, problem)) => {
-            match (event, state.receipt) {
-                (Some(event), Receipt::Unknown) => delivery::keep_unprinted(&home, &event, log),
-                (Some(event), Receipt::NotReceived) => delivery::keep(&home, &event.arguments, log),
-                (None, _) | (_, Receipt::Refused) => {}
-            }
-            log.note(&format!("{client} {}", state.event_name.as_deref().unwrap_or("?")), &problem);
-            match state.begins.take().filter(|_| state.receipt != Receipt::Refused) {
-                // The event is spooled, and the daemon takes this session id from it later.
-                Some(session) => {
-                    let started = json!({ "type": "session_started", "session_id": session });
-                    let output = Ok(Some(started.to_string()));
-                    Ok(HookAnswer { output, event: None, held: None })
-                }
-                None => Err(failure),
-            }
-        }
-    }
+    let attempted = catch_unwind(AssertUnwindSafe(|| {
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return Err(failed(job, log, None, (REQUEST_FAILED, error.to_string()))),
+        };
+        let answer = runtime.block_on(run(job, log, started));
+        // A read that takes too long must not hold up the hook.
+        runtime.shutdown_background();
+        answer
+    }));
+    let panicked = || (REQUEST_FAILED, "it panicked".to_owned());
+    attempted.unwrap_or_else(|_| Err(failed(job, log, None, panicked())))
 }
 
-/// The worker thread's result, or why there is none before the deadline.
-fn wait_for<T>(
-    outcome: &mpsc::Receiver<Result<T, String>>,
-    deadline: impl Fn() -> Duration,
+/// Notes why there is no answer, and returns the code for scripts.
+fn failed(
+    job: &HookJob,
+    log: &HookLog,
+    event_name: Option<&str>,
+    (failure, problem): AttemptError,
+) -> &'static str {
+    let event_name = event_name.or(job.event_name.as_deref()).unwrap_or("?");
+    log.note(&format!("{} {event_name}", job.client.as_str()), &problem);
+    failure
+}
+
+/// Why there is no result: an error code, and a text for the log.
+type AttemptError = (&'static str, String);
+
+/// The result of `work` if it comes before the deadline.
+async fn in_time<T>(
+    limit: Duration,
     started: Instant,
-) -> Result<T, (&'static str, String)> {
-    loop {
-        let deadline = deadline();
-        let left = deadline.saturating_sub(started.elapsed());
-        let step = left.min(DEADLINE_POLL);
-        match outcome.recv_timeout(step) {
-            Ok(result) => return result.map_err(|problem| (REQUEST_FAILED, problem)),
-            Err(RecvTimeoutError::Timeout) if left > step => {}
-            Err(RecvTimeoutError::Timeout) => {
-                let problem = format!("not done within {deadline:?}");
-                return Err((DEADLINE_PASSED, problem));
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err((REQUEST_FAILED, "it panicked".to_owned()));
-            }
-        }
+    work: impl Future<Output = Result<T, String>>,
+) -> Result<T, AttemptError> {
+    match timeout(limit.saturating_sub(started.elapsed()), work).await {
+        Ok(result) => result.map_err(|problem| (REQUEST_FAILED, problem)),
+        Err(_) => Err((DEADLINE_PASSED, format!("not done within {limit:?}"))),
     }
 }
 
-/// The text to print, or why the answer is not printed; and the prompt to hold.
-type WorkResult = (Result<Option<String>, UnexpectedOutput>, Option<(String, Value)>);
-
-/// Fails if there is no answer.
-fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String> {
-    let mut payload = read_payload()?;
+async fn run(job: &HookJob, log: &HookLog, started: Instant) -> Result<HookAnswer, &'static str> {
+    let (env, home) = (&job.context.env, &job.context.paths.home);
+    let read = async {
+        let read = spawn_blocking(read_payload).await;
+        read.unwrap_or_else(|error| Err(error.to_string()))
+    };
+    let limit = deadline(env, job.event_name.as_deref(), None);
+    let payload = in_time(limit, started, read).await;
+    let mut payload = payload.map_err(|error| failed(job, log, None, error))?;
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
     let event_name = event_name.or_else(|| job.event_name.clone());
     let is_start = event_name.as_deref() == Some(SESSION_START);
-    let begins = is_start && job.format == PrintFormat::Spec && job.again.is_none();
+    let begins = is_start && job.format == HookFormat::Spec && job.again.is_none();
     if begins && session_of(job.client, &payload).is_none() {
         payload["session_id"] = json!(Ids::random().uuid(SystemClock.now()).to_string());
     }
@@ -154,74 +117,78 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
     let waits = starts && !is_start && job.again.is_none();
     let cold_wait = if waits { delivery::wait_for_daemon(&job.context, job.format) } else { None };
     let process = process_list::client_of_this();
-    let (mut arguments, event) = arguments(job, process.as_ref(), event_name.as_deref(), &payload);
+    let (mut arguments, event) = arguments(job, process.as_ref(), starts, &payload);
     let process = process.map_or_else(std::process::id, |process| process.pid);
-    let session = event.session.clone();
-    {
-        let mut state = lock(state);
-        state.begins = begins.then(|| event.session.clone());
-        state.event = Some(event);
-        state.event_name.clone_from(&event_name);
-        state.cold_wait = cold_wait;
-    }
-    // The spool may be long, and an event that is not known at the deadline is lost.
-    let unprinted = delivery::unprinted(&job.context.paths.home, &session);
-    if !unprinted.is_empty() {
-        arguments["lost"] = json!(unprinted);
-    }
-    let note = |not_sent| {
-        let receipt = if not_sent { Receipt::NotReceived } else { Receipt::Unknown };
-        lock(state).receipt = receipt;
-    };
-    let delivered = match cold_wait {
-        Some(_) => delivery::deliver_when_ready(&job.context, process, &arguments, note),
-        None => deliver(&job.context, process, &arguments),
-    };
-    match delivered {
-        Ok(answer) => {
-            if let Some(id) = answer[hook::HELD_REQUEST].as_str() {
-                return Ok((Ok(None), Some((id.to_owned(), payload))));
+    let receipt = Cell::new(Receipt::Unknown);
+    let delivery = async {
+        // The spool may be long.
+        let (spool_home, session) = (home.clone(), event.session.clone());
+        let unprinted = spawn_blocking(move || delivery::unprinted(&spool_home, &session)).await;
+        if let Some(unprinted) = unprinted.ok().filter(|ids| !ids.is_empty()) {
+            arguments["lost"] = json!(unprinted);
+        }
+        let delivered = match cold_wait {
+            Some(_) => {
+                delivery::deliver_when_ready(&job.context, process, &arguments, &receipt).await
             }
-            let event = || hook::read(job.client, job.event_name.as_deref(), &payload).ok();
-            let format = match job.format {
-                PrintFormat::Client => HookFormat::Client,
-                PrintFormat::Spec => HookFormat::Spec,
-            };
-            Ok((hook::checked_output(event, format, &answer), None))
-        }
-        Err(DeliveryError::Unanswered(problem)) => Err(problem),
-        Err(DeliveryError::Refused(problem)) => {
-            lock(state).receipt = Receipt::Refused;
-            Err(problem)
-        }
-        Err(DeliveryError::NotSent(problem)) => {
-            lock(state).receipt = Receipt::NotReceived;
-            if starts && cold_wait.is_none() {
-                delivery::start_daemon(&job.context)
-                    .map_err(|error| format!("{problem}; {}", telemetry::chain(&*error)))?;
+            None => deliver(&job.context, process, &arguments).await,
+        };
+        delivered.map_err(|(last, problem)| {
+            receipt.set(last);
+            if last == Receipt::NotReceived
+                && starts
+                && cold_wait.is_none()
+                && let Err(error) = delivery::start_daemon(&job.context)
+            {
+                return format!("{problem}; {}", telemetry::chain(&*error));
             }
-            Err(problem)
-        }
+            problem
+        })
+    };
+    let limit = deadline(env, event_name.as_deref(), cold_wait);
+    let delivered = in_time(limit, started, delivery).await;
+    let failure = match delivered {
+        Ok(answer) => return Ok(answered(job, payload, event, &answer)),
+        Err(error) => failed(job, log, event_name.as_deref(), error),
+    };
+    match receipt.get() {
+        Receipt::Unknown => delivery::keep_unprinted(home, &event, log),
+        Receipt::NotReceived => delivery::keep(home, &event.arguments, log),
+        Receipt::Refused => {}
     }
+    if !begins || receipt.get() == Receipt::Refused {
+        return Err(failure);
+    }
+    // The event is spooled, and the daemon takes this session id from it later.
+    let started = json!({ "type": "session_started", "session_id": event.session });
+    Ok(HookAnswer { output: Ok(Some(started.to_string())), event: None, held: None })
+}
+
+fn answered(job: &HookJob, payload: Value, event: PendingEvent, answer: &Value) -> HookAnswer {
+    let event = Some(event);
+    if let Some(id) = answer[hook::HELD_REQUEST].as_str() {
+        return HookAnswer { output: Ok(None), event, held: Some((id.to_owned(), payload)) };
+    }
+    let read = || hook::read(job.client, job.event_name.as_deref(), &payload).ok();
+    HookAnswer { output: hook::checked_output(read, job.format, answer), event, held: None }
 }
 
 /// The arguments of the tool call, and the event to spool if the daemon does not get it now.
 fn arguments(
     job: &HookJob,
     process: Option<&ProcessIdentity>,
-    event_name: Option<&str>,
+    starts: bool,
     payload: &Value,
 ) -> (Value, PendingEvent) {
     let now = SystemClock.now();
     let id = job.again.clone().unwrap_or_else(|| HookId::new(&Ids::random(), now).to_string());
     let session = session_of(job.client, payload).unwrap_or_default();
     let mut arguments = json!({ "client": job.client, "id": id, "payload": payload });
-    let may_begin = event_name.is_some_and(|name| STARTING_EVENTS.contains(&name));
-    let secret = may_begin.then(|| SessionSecrets::in_home(&job.context.paths.home).read(&session));
+    let secret = starts.then(|| SessionSecrets::in_home(&job.context.paths.home).read(&session));
     for (name, value) in [
         ("secret", secret.flatten().map(Value::from)),
         ("event", job.event_name.clone().map(Value::from)),
-        ("format", (job.format == PrintFormat::Spec).then(|| json!("spec"))),
+        ("format", (job.format == HookFormat::Spec).then(|| json!("spec"))),
         ("tmux_pane", text_of(&job.context.env, "TMUX_PANE").map(Value::from)),
         ("pid", process.map(|process| Value::from(process.pid))),
     ] {
@@ -240,21 +207,17 @@ fn arguments(
     (arguments, PendingEvent { session, arguments: dated })
 }
 
-fn lock(state: &Mutex<AttemptState>) -> MutexGuard<'_, AttemptState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn text_of<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
     env.text(name).ok().flatten()
 }
 
 /// Deadline of a hook, counted from its start. `SVC_HOOK_DEADLINE_MS` sets it on slow machines.
-fn deadline(env: &Env, state: &AttemptState) -> Duration {
+fn deadline(env: &Env, event_name: Option<&str>, cold_wait: Option<Duration>) -> Duration {
     let given = text_of(env, "SVC_HOOK_DEADLINE_MS").and_then(|text| text.parse().ok());
-    let usual = Duration::from_millis(given.unwrap_or(match state.event_name.as_deref() {
+    let usual = Duration::from_millis(given.unwrap_or(match event_name {
         Some(SESSION_START | "session.created") => 80,
         Some("SessionEnd" | "session.deleted") => 300,
         _ => 150,
     }));
-    state.cold_wait.map_or(usual, |wait| wait.max(usual))
+    cold_wait.map_or(usual, |wait| wait.max(usual))
 }

@@ -1,6 +1,7 @@
 //! How an event reaches the daemon: the one request of a hook, the wait of a prompt for a daemon
 //! that is not ready, and the spool for events that no daemon received.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
@@ -8,41 +9,44 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
+use svc_model::hook::HookFormat;
 use svc_model::{ProcessIdentity, limits};
 use svc_server::daemon::{live_file, stays_stopped};
 use svc_sys::config::Flags;
 use svc_sys::spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
 use svc_sys::{private_file, telemetry};
 use svc_wire::json_rpc::JsonRpcWriter;
+use tokio::time::sleep;
 
-use super::io::{HookLog, PrintFormat};
+use super::io::HookLog;
 use crate::cli::context::Context;
 use crate::cli::{ALREADY_RUNNING, daemon};
 
-/// Why an event has no answer, with a text for the log.
-pub(super) enum DeliveryError {
+/// Whether the daemon received an event that has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Receipt {
+    /// The daemon may have the event, and may have answered: the response is missing, or is an
+    /// error that passes, such as an internal one of the daemon.
+    Unknown,
     /// Nothing was sent, because no daemon runs.
-    NotSent(String),
-    /// The request may have been sent: the response is missing, or is an error that passes, such as
-    /// an internal one of the daemon.
-    Unanswered(String),
-    Refused(String),
+    NotReceived,
+    /// Delivering the event again would change nothing.
+    Refused,
 }
+
+/// Why an event has no answer, with a text for the log.
+pub(super) type DeliveryError = (Receipt, String);
 
 /// Delivers an event of the client's process. The daemon's answer may be empty.
-pub(super) fn deliver(context: &Context, pid: u32, input: &Value) -> Result<Value, DeliveryError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    runtime.block_on(request(context, pid, input))
-}
-
-async fn request(context: &Context, pid: u32, input: &Value) -> Result<Value, DeliveryError> {
+pub(super) async fn deliver(
+    context: &Context,
+    pid: u32,
+    input: &Value,
+) -> Result<Value, DeliveryError> {
     let target = context
         .agent_discovery()
         .and_then(|discovery| discovery.agent_target(pid))
-        .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
+        .map_err(|error| (Receipt::NotReceived, error.to_string()))?;
     let params = json!({ "name": "hook_event", "arguments": input });
     let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
     let reply = Client::new(target)
@@ -52,21 +56,17 @@ async fn request(context: &Context, pid: u32, input: &Value) -> Result<Value, De
             ClientError::Connection { sent: false, .. }
             | ClientError::NotRunning { .. }
             | ClientError::Foreign(_)
-            | ClientError::Unproven { .. } => DeliveryError::NotSent(error.to_string()),
-            error => DeliveryError::Unanswered(error.to_string()),
+            | ClientError::Unproven { .. } => (Receipt::NotReceived, error.to_string()),
+            error => (Receipt::Unknown, error.to_string()),
         })?;
-    if reply.status == StatusCode::SERVICE_UNAVAILABLE {
-        return Err(DeliveryError::Unanswered("the daemon is not ready".to_owned()));
-    }
     // A budget that is used up is free again later. The refused thing may have been the answer.
     if reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS {
-        return Err(DeliveryError::Unanswered(reply.problem().to_string()));
+        return Err((Receipt::Unknown, reply.problem().to_string()));
     }
     if !reply.status.is_success() {
-        return Err(DeliveryError::Refused(reply.problem().to_string()));
+        return Err((Receipt::Refused, reply.problem().to_string()));
     }
-    let response: Value =
-        reply.json().map_err(|error| DeliveryError::Refused(error.to_string()))?;
+    let response: Value = reply.json().map_err(|error| (Receipt::Refused, error.to_string()))?;
     answer_in(response)
 }
 
@@ -79,11 +79,8 @@ fn answer_in(mut response: Value) -> Result<Value, DeliveryError> {
         // Such an error is possible after the daemon stored the event.
         let is_the_daemons =
             ["internal_error", "unavailable"].iter().any(|kind| error["type"] == **kind);
-        return Err(if is_the_daemons {
-            DeliveryError::Unanswered(message)
-        } else {
-            DeliveryError::Refused(message)
-        });
+        let receipt = if is_the_daemons { Receipt::Unknown } else { Receipt::Refused };
+        return Err((receipt, message));
     }
     Ok(response["result"]["structuredContent"].take())
 }
@@ -95,13 +92,13 @@ const POLL: Duration = Duration::from_millis(25);
 
 /// How long a prompt may wait for a daemon that is not ready; `None` if a daemon is ready, or if
 /// this hook must not start one.
-pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<Duration> {
+pub(super) fn wait_for_daemon(context: &Context, format: HookFormat) -> Option<Duration> {
     // A daemon at a URL is not ours to start.
     let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
     if !is_local || live_file(&context.paths).is_some() || stays_stopped(&context.paths) {
         return None;
     }
-    if format == PrintFormat::Spec {
+    if format == HookFormat::Spec {
         return Some(SCRIPT_WAIT);
     }
     // If the configuration is invalid, no daemon starts.
@@ -109,23 +106,23 @@ pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<
     Some(Duration::from_secs(config.hooks_cold_wait.value)).filter(|wait| !wait.is_zero())
 }
 
-/// Delivers an event as soon as a daemon is ready. Calls `not_sent(true)` whenever it is certain
-/// that no daemon received the event.
-pub(super) fn deliver_when_ready(
+/// Delivers an event as soon as a daemon is ready. `receipt` tells a caller that stops waiting
+/// whether a daemon may have received the event.
+pub(super) async fn deliver_when_ready(
     context: &Context,
     process: u32,
     arguments: &Value,
-    mut not_sent: impl FnMut(bool),
+    receipt: &Cell<Receipt>,
 ) -> Result<Value, DeliveryError> {
     let mut daemon: Option<Child> = None;
     loop {
-        not_sent(false);
-        let problem = match deliver(context, process, arguments) {
-            Err(DeliveryError::NotSent(problem)) => problem,
+        receipt.set(Receipt::Unknown);
+        let problem = match deliver(context, process, arguments).await {
+            Err((Receipt::NotReceived, problem)) => problem,
             delivered => return delivered,
         };
-        not_sent(true);
-        let failed = |why: &str| DeliveryError::NotSent(format!("{problem}; {why}"));
+        receipt.set(Receipt::NotReceived);
+        let failed = |why: &str| (Receipt::NotReceived, format!("{problem}; {why}"));
         if let Some(daemon) = &mut daemon {
             if has_failed(daemon) {
                 return Err(failed("it did not start: see svc.log"));
@@ -137,7 +134,7 @@ pub(super) fn deliver_when_ready(
                 return Err(failed("it is to stay stopped"));
             }
         }
-        std::thread::sleep(POLL);
+        sleep(POLL).await;
     }
 }
 

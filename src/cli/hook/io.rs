@@ -1,26 +1,15 @@
 //! What a hook reads and writes: the client's payload, the answer, and `hooks.log`.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use serde_json::Value;
 use svc_model::{Clock as _, SystemClock, json_with_storable_texts};
 use svc_sys::config::{Env, Paths};
 use svc_sys::private_file;
-
-use crate::cli::context::Context;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum PrintFormat {
-    /// The client's own
-    Client,
-    /// {"type": …}, for scripts
-    Spec,
-}
 
 /// Largest payload, in bytes.
 const MAX_PAYLOAD: usize = 16 * 1024 * 1024;
@@ -33,40 +22,33 @@ const TAIL: usize = 16 * 1024;
 /// Reads standard input to its end, or until it is one whole JSON object: some clients leave it
 /// open.
 pub(super) fn read_payload() -> Result<Value, String> {
-    let mut input = io::stdin().lock();
+    read_from(io::stdin().lock())
+}
+
+fn read_from(mut input: impl io::Read) -> Result<Value, String> {
     let mut bytes = Vec::new();
     let mut chunk = vec![0; 64 * 1024];
     loop {
         let count = input.read(&mut chunk).map_err(|error| format!("standard input: {error}"))?;
         bytes.extend_from_slice(&chunk[..count]);
         let is_end = count == 0;
+        if is_end && bytes.trim_ascii().is_empty() {
+            return Err("standard input: is empty".to_owned());
+        }
         if is_end || bytes.trim_ascii_end().ends_with(b"}") {
-            let parsed = match std::str::from_utf8(&bytes) {
-                Ok(text) => serde_json::from_str::<Value>(&json_with_storable_texts(text)),
-                Err(_) => serde_json::from_slice(&bytes),
-            };
-            match parsed {
+            // What is not UTF-8 becomes U+FFFD.
+            let text = String::from_utf8_lossy(&bytes);
+            match serde_json::from_str(&json_with_storable_texts(&text)) {
                 Ok(value @ Value::Object(_)) => return Ok(shortened(value, bytes.len())),
                 Ok(_) => return Err("standard input: is no JSON object".to_owned()),
-                // The object is incomplete or not UTF-8: only the end of the input shows which.
-                Err(error) if is_end => return decode_lossy(&bytes, &error.to_string()),
+                Err(error) if is_end => return Err(format!("standard input: {error}")),
+                // The object is incomplete.
                 Err(_) => {}
             }
         }
         if bytes.len() > MAX_PAYLOAD {
             return Err(format!("standard input: is longer than {MAX_PAYLOAD} bytes"));
         }
-    }
-}
-
-/// Parses a payload with U+FFFD for what is not UTF-8; `problem` is the error of the exact payload.
-fn decode_lossy(bytes: &[u8], problem: &str) -> Result<Value, String> {
-    if bytes.trim_ascii().is_empty() {
-        return Err("standard input: is empty".to_owned());
-    }
-    match serde_json::from_str(&json_with_storable_texts(&String::from_utf8_lossy(bytes))) {
-        Ok(value @ Value::Object(_)) => Ok(shortened(value, bytes.len())),
-        _ => Err(format!("standard input: {problem}")),
     }
 }
 
@@ -116,10 +98,6 @@ const MAX_LINE: usize = 500;
 pub(super) struct HookLog(Option<PathBuf>);
 
 impl HookLog {
-    pub(super) fn new(context: &Context) -> Self {
-        Self(Some(context.paths.home.join("hooks.log")))
-    }
-
     /// The log in this data folder, or else in the one that the environment names.
     pub(super) fn in_home(home: Option<&Path>) -> Self {
         let paths = Paths::resolve(&Env::from_process(), home);
@@ -166,14 +144,15 @@ mod tests {
     fn invalid_utf8_and_nul_in_a_payload_become_replacement_characters() {
         let mut bytes = br#"{"prompt":"a"#.to_vec();
         bytes.extend([0xff, b'"', b'}']);
-        assert_eq!(decode_lossy(&bytes, "").unwrap()["prompt"], "a\u{fffd}");
+        assert_eq!(read_from(&bytes[..]).unwrap()["prompt"], "a\u{fffd}");
         // A client in JavaScript may cut a text within a character.
         for unstorable in [r#"{"prompt":"a\u0000"}"#, r#"{"prompt":"a\ud83d"}"#] {
-            let payload = decode_lossy(unstorable.as_bytes(), "").unwrap();
+            let payload = read_from(unstorable.as_bytes()).unwrap();
             assert_eq!(payload["prompt"], "a\u{fffd}");
         }
-        assert!(decode_lossy(b" \n", "").unwrap_err().contains("empty"));
-        assert!(decode_lossy(b"[1]", "p").unwrap_err().contains('p'));
+        for (wrong, problem) in [(" \n", "is empty"), ("[1]", "no JSON object"), ("{\"a", "EOF")] {
+            assert!(read_from(wrong.as_bytes()).unwrap_err().contains(problem), "{wrong}");
+        }
     }
 
     #[test]

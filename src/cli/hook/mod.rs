@@ -14,19 +14,16 @@ mod wait;
 mod waiting_client;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use clap::{Args, CommandFactory as _, Parser};
+use clap::{Args, Parser};
 use serde_json::json;
-use svc_model::hook::HookClient;
+use svc_model::hook::{HookClient, HookFormat};
 use svc_sys::telemetry;
 
 use self::attempt::{HookAnswer, HookJob, attempt};
-use self::io::{HookLog, PrintFormat, print_line, read_payload};
+use self::io::{HookLog, print_line};
 use super::context::{Context, GlobalFlags};
 use super::output;
 
@@ -50,31 +47,11 @@ pub(super) struct HookArgs {
     /// The client's name of the event [default: the one in the payload]
     event: Option<String>,
     /// The shape of what is printed
-    #[arg(long, value_enum, default_value_t = PrintFormat::Client)]
-    format: PrintFormat,
+    #[arg(long, value_enum, default_value_t = HookFormat::Client)]
+    format: HookFormat,
     /// The event was reported before under this id: it counts once, and nothing is printed
     #[arg(long, value_name = "ID")]
     again: Option<String>,
-}
-
-/// `svc hook wait`, for its help: it is parsed as `svc hook` with a client called `wait`.
-#[derive(Debug, Parser)]
-#[command(
-    name = "svc hook wait",
-    about = "Wait until a message comes for the session, and wake its client with it",
-    after_help = "\
-Example:
-  svc hook wait < payload.json
-
-`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle \
-(asyncRewake). \
-Reads the client's payload on standard input. As soon as a message comes, it ends with exit code 2 \
-and the message on standard error, which wakes the session; with exit code 0 when there is nothing \
-more to wait for."
-)]
-struct WaitHelp {
-    #[command(flatten)]
-    global: GlobalFlags,
 }
 
 // `svc hook` is parsed alone: a hook has no time to build the whole command tree.
@@ -93,10 +70,6 @@ struct HookCommand {
 
 pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
-    let arguments: Vec<OsString> = arguments.collect();
-    if arguments == ["wait", "--help"] || arguments == ["wait", "-h"] {
-        return print_wait_help();
-    }
     let arguments = std::iter::once(OsString::from("svc hook")).chain(arguments);
     match HookCommand::try_parse_from(arguments) {
         Ok(HookCommand { global, args }) => run(global, args, started),
@@ -112,12 +85,6 @@ pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-pub(super) fn print_wait_help() -> ExitCode {
-    // A closed output is no failure, and a hook never fails.
-    WaitHelp::command().print_long_help().ok();
-    ExitCode::SUCCESS
-}
-
 pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> ExitCode {
     let context = match Context::new(global) {
         Ok(context) => context,
@@ -129,64 +96,42 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
     if args.client == "wait" {
         return wait::run(&context);
     }
-    let log = HookLog::new(&context);
+    let log = HookLog::in_home(Some(&context.paths.home));
     let Some(client) = HookClient::parse(&args.client) else {
         let known = "known are claude, codex, gemini, opencode and wait";
         output::note(&format!("svc hook: there is no client {:?}; {known}", args.client));
         log.note("usage", &format!("there is no client {:?}", args.client));
         return ExitCode::SUCCESS;
     };
-    let format = args.format;
-    let home = context.paths.home.clone();
-    let context_of_hold = context.clone();
+    let (home, format) = (context.paths.home.clone(), args.format);
     let job = HookJob { context, client, event_name: args.event, format, again: args.again };
-    match attempt(job, &log, started) {
-        Ok(HookAnswer { held: Some((id, payload)), .. }) => {
-            hold::hold(&context_of_hold, &id, &payload, &log);
-        }
-        Ok(HookAnswer { output: Ok(Some(text)), event, .. }) => {
-            if let Err(error) = print_line(std::io::stdout(), &text) {
-                log.note("standard output", &error.to_string());
-                if let Some(event) = event {
-                    delivery::keep_unprinted(&home, &event, &log);
-                }
+    let HookAnswer { output, event, held } = match attempt(&job, &log, started) {
+        Ok(answer) => answer,
+        Err(failure) => {
+            if format == HookFormat::Spec {
+                let text = json!({ "type": "degraded", "reason": failure }).to_string();
+                print_line(std::io::stdout(), &text).ok();
             }
+            return ExitCode::SUCCESS;
         }
-        Ok(HookAnswer { output: Err(unexpected), event, .. }) => {
-            log.note(client.as_str(), &unexpected.to_string());
-            if let Some(event) = event {
-                // If the daemon did answer, it hands the messages over again.
-                delivery::keep_unprinted(&home, &event, &log);
-            }
+    };
+    if let Some((id, payload)) = held {
+        hold::hold(&job.context, &id, &payload, &log);
+        return ExitCode::SUCCESS;
+    }
+    let problem = match output {
+        Ok(None) => None,
+        Ok(Some(text)) => print_line(std::io::stdout(), &text)
+            .err()
+            .map(|error| ("standard output", error.to_string())),
+        Err(unexpected) => Some((client.as_str(), unexpected.to_string())),
+    };
+    if let Some((topic, problem)) = problem {
+        log.note(topic, &problem);
+        if let Some(event) = event {
+            // If the daemon did answer, it hands the messages over again.
+            delivery::keep_unprinted(&home, &event, &log);
         }
-        Err(failure) if format == PrintFormat::Spec => {
-            let text = json!({ "type": "degraded", "reason": failure }).to_string();
-            print_line(std::io::stdout(), &text).ok();
-        }
-        Ok(HookAnswer { output: Ok(None), .. }) | Err(_) => {}
     }
     ExitCode::SUCCESS
-}
-
-/// How long a payload may take to come, for a caller that gives none and keeps standard input open.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Whether `svc` without arguments was called as a hook: standard input has the payload of one.
-/// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that has them apart from
-/// its command, as earlier versions of `svc install` wrote it. `hooks.log` then says what to do.
-pub(super) fn is_called_without_arguments(home: Option<&Path>) -> bool {
-    if std::io::stdin().is_terminal() {
-        return false;
-    }
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(read_payload()).ok());
-    let Ok(Ok(payload)) = receiver.recv_timeout(TIMEOUT) else { return false };
-    if payload.get("hook_event_name").is_none() && payload.get("session_id").is_none() {
-        return false;
-    }
-    HookLog::in_home(home).note(
-        "usage",
-        "a client ran `svc` for a hook without its arguments; run `svc install` again",
-    );
-    true
 }

@@ -6,11 +6,9 @@
 //! `daemon.json`, so the file without its process shows that the daemon was killed.
 
 use std::cell::RefCell;
-use std::fs::{File, TryLockError};
-use std::io::{self, Write as _};
-use std::path::Path;
+use std::io;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::StatusCode;
 use rustix::process::Pid;
@@ -20,7 +18,7 @@ use svc_client::{Client, ClientError, backoff, encode};
 use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock, limits};
 use svc_server::daemon::{stays_stopped, was_killed};
 use svc_sys::config::Flags;
-use svc_sys::{private_file, process_list, telemetry};
+use svc_sys::{process_list, telemetry};
 use tokio::time::{Instant, sleep};
 
 use super::delivery;
@@ -59,7 +57,7 @@ enum WaitAnswer {
 
 /// Exit code 2 if a message came, else 0.
 pub(super) fn run(context: &Context) -> ExitCode {
-    let log = HookLog::new(context);
+    let log = HookLog::in_home(Some(&context.paths.home));
     let result = read_payload().and_then(|payload| {
         let config =
             context.config(&Flags::default()).map_err(|error| telemetry::chain(&*error))?;
@@ -248,101 +246,45 @@ fn is_unknown_session(error: &ClientError) -> bool {
 
 /// Grace period for a service manager or a person to restart the daemon.
 const GRACE: Duration = Duration::from_secs(3);
-/// Most starts by all waiters together within [`STARTS_WINDOW`]. Limits the restarts of a daemon
-/// that crashes at its start.
+/// Most starts by one waiter within [`STARTS_WINDOW`]. Limits the restarts of a daemon that crashes
+/// at its start.
 const STARTS: usize = 3;
 const STARTS_WINDOW: Duration = Duration::from_mins(1);
 
-/// When one waiter first noticed that the daemon is away.
+/// When one waiter first noticed that the daemon is away, and its last starts.
 #[derive(Debug, Default)]
 struct DaemonRestarter {
     away_since: Option<Instant>,
+    starts: Vec<Instant>,
 }
 
 impl DaemonRestarter {
-    pub(super) fn note_present(&mut self) {
+    fn note_present(&mut self) {
         self.away_since = None;
     }
 
-    /// Notes that no daemon runs. Starts one if the last was killed at least [`GRACE`] ago and
-    /// nobody else starts it.
-    pub(super) async fn note_away(&mut self, context: &Context, log: &HookLog) {
+    /// Notes that no daemon runs. Starts one if the last was killed at least [`GRACE`] ago. Of
+    /// several daemons that waiters start concurrently, one remains.
+    async fn note_away(&mut self, context: &Context, log: &HookLog) {
         // A daemon at a URL may be on another machine.
         let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
         if !is_local || !was_killed(&context.paths) || stays_stopped(&context.paths) {
             self.away_since = None;
             return;
         }
-        if self.away_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
+        let is_long = self.away_since.get_or_insert_with(Instant::now).elapsed() >= GRACE;
+        self.starts.retain(|at| at.elapsed() < STARTS_WINDOW);
+        if !is_long || self.starts.len() >= STARTS {
             return;
         }
-        let mut turn = match StartTurn::take(&context.paths.home.join("revival.lock")) {
-            Ok(Some(turn)) => turn,
-            // Another waiter starts the daemon, or it was started too often.
-            Ok(None) => return,
-            Err(error) => return log.note("wait", &format!("revival.lock: {error}")),
-        };
-        // Another waiter may have started the daemon before this one got the lock.
-        if !was_killed(&context.paths) {
-            return;
-        }
-        if let Err(error) = turn.note_start() {
-            return log.note("wait", &format!("revival.lock: {error}"));
-        }
+        self.starts.push(Instant::now());
         if let Err(error) = daemon::ensure_apart(context).await {
             let why = telemetry::chain(&*error);
             log.note("wait", &format!("the daemon was killed and could not be started: {why}"));
         }
         // The next outage begins with a grace period again.
         self.away_since = None;
-        drop(turn);
     }
-}
-
-/// The right to start the daemon: for one waiter at a time, at most [`STARTS`] times within
-/// [`STARTS_WINDOW`].
-struct StartTurn {
-    /// The lock lasts until the file is closed.
-    file: File,
-    /// Starts within the window, in milliseconds of the machine's clock.
-    starts: Vec<u64>,
-}
-
-impl StartTurn {
-    fn take(path: &Path) -> io::Result<Option<Self>> {
-        let file = private_file::append(path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        let now = milliseconds();
-        let window = u64::try_from(STARTS_WINDOW.as_millis()).unwrap_or(u64::MAX);
-        // Earlier versions wrote words into this file. After the clock was set back, a time may be
-        // in the future.
-        let starts: Vec<u64> = std::fs::read_to_string(path)?
-            .lines()
-            .filter_map(|line| line.parse().ok())
-            .filter(|at| now.checked_sub(*at).is_some_and(|since| since < window))
-            .collect();
-        Ok((starts.len() < STARTS).then_some(Self { file, starts }))
-    }
-
-    fn note_start(&mut self) -> io::Result<()> {
-        self.starts.push(milliseconds());
-        self.file.set_len(0)?;
-        let lines: Vec<String> = self.starts.iter().map(u64::to_string).collect();
-        self.file.write_all(lines.join("\n").as_bytes())
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "compared with what other processes wrote, by the machine's clock"
-)]
-fn milliseconds() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -355,7 +297,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
         let context = Context::new(flags).expect("a context");
-        let log = HookLog::new(&context);
+        let log = HookLog::in_home(Some(&context.paths.home));
         let mut restarter = DaemonRestarter::default();
         restarter.note_away(&context, &log).await;
         assert_eq!(restarter.away_since, None, "there never was one");
@@ -369,30 +311,6 @@ mod tests {
         svc_server::daemon::forget_killed(&context.paths);
         restarter.note_away(&context, &log).await;
         assert_eq!(restarter.away_since, None, "somebody stopped it");
-        assert!(!folder.path().join("revival.lock").exists(), "nothing was started");
-    }
-
-    #[test]
-    fn one_waiter_starts_the_daemon_a_few_times_a_minute() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("revival.lock");
-        std::fs::write(&path, "a waiter has started the daemon\n").expect("of an earlier version");
-        let take = || StartTurn::take(&path).expect("a file");
-        let first = take().expect("the first");
-        assert!(take().is_none(), "it is being started");
-        drop(first);
-        for _ in 0..STARTS {
-            drop(take().expect("who starts nothing uses up nothing"));
-            take().expect("it was killed again").note_start().expect("writes");
-        }
-        assert!(take().is_none(), "it dies at its start");
-        let starts = std::fs::read_to_string(&path).expect("text");
-        assert_eq!(starts.lines().count(), STARTS);
-        let oldest: u64 = starts.lines().next().expect("one").parse().expect("a time");
-        let window = u64::try_from(STARTS_WINDOW.as_millis()).expect("small");
-        let earlier = starts.replacen(&oldest.to_string(), &(oldest - window).to_string(), 1);
-        std::fs::write(&path, earlier).expect("writes");
-        take().expect("the first is long ago").note_start().expect("writes");
-        assert!(take().is_none());
+        assert!(restarter.starts.is_empty(), "nothing was started");
     }
 }

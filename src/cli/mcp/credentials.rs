@@ -1,7 +1,6 @@
 //! Logins to servers, and their secrets. The daemon runs the flow of a login, and a person confirms
 //! it in a browser; the value of a secret comes from standard input and is never shown.
 
-use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
 use std::process::ExitCode;
 
@@ -13,9 +12,18 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::super::mcp_config::is_variable;
 use super::super::open::open_browser;
-use super::super::{Context, ExitResult, UsageError, output};
+use super::super::output::{self, Column, Listing};
+use super::super::{Context, ExitResult, UsageError};
 use super::server_file::tell_daemon;
 use super::show::path_of;
+
+/// A secret goes to the server for which it was set, and to no other of the same name.
+const SECRETS: Listing = Listing {
+    items: "secrets",
+    columns: &[Column::text("KEY", "key"), Column::text("SET FOR", "for")],
+    empty: "no secrets; `svc mcp secret set NAME KEY` stores one",
+    next: None,
+};
 
 pub(super) async fn log_in(
     context: &Context,
@@ -87,12 +95,6 @@ fn bearer_of(context: &Context, name: &str) -> Result<Option<SecretBearer>> {
     Ok(bearer)
 }
 
-/// Whether a file names such a server, whatever its entry is. A file that cannot be read may.
-fn is_known(context: &Context, name: &str) -> bool {
-    let plan = context.source_plan();
-    plan.map_or(true, |plan| plan.sources.iter().any(|source| source.name == name))
-}
-
 fn checked(name: &str, key: &str) -> Result<String, UsageError> {
     if !is_variable(key) {
         return Err(UsageError(format!(
@@ -146,12 +148,7 @@ pub(super) async fn set_secret(context: &Context, name: &str, key: &str) -> Exit
     tell_daemon(context).await;
     let text = match bearer {
         Some(bearer) => format!("stored {key} of {name} for {}", bearer.destination),
-        None if is_known(context, &name) => {
-            format!("stored {key} of {name} for the {name} of your own configuration")
-        }
-        None => format!(
-            "stored {key} of {name} for the {name} of your own configuration; there is no such server yet: `svc mcp list`"
-        ),
+        None => format!("stored {key} of {name} for the {name} of your own configuration"),
     };
     context.print_line(&json!({ "name": name, "key": key }), &text)
 }
@@ -159,30 +156,12 @@ pub(super) async fn set_secret(context: &Context, name: &str, key: &str) -> Exit
 pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
     let name = checked(name, "_")?;
     let kept = SourceVault::new(&context.paths.home).kept()?;
-    let here = bearer_of(context, &name)?;
-    let given = here.as_ref().map(|bearer| kept.given_to(bearer)).unwrap_or_default();
-    let all = kept.of_server(&name);
-    let keys: BTreeSet<&str> = all.iter().map(|(key, _)| key.as_str()).collect();
-    let bound = all.iter().map(|(key, destination)| {
+    let secrets = kept.of_server(&name).into_iter().map(|(key, destination)| {
         json!({ "key": key, "for": destination.as_ref().map(ToString::to_string) })
     });
-    let bound: Vec<_> = bound.collect();
-    let document = json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound });
-    context.print(&document, || {
-        if keys.is_empty() {
-            let advice = format!("`svc mcp secret set {name} KEY` stores one");
-            return output::line(&format!("{name} has no secrets; {advice}"));
-        }
-        keys.iter().try_for_each(|key| output::line(key))?;
-        for (key, destination) in &all {
-            if let Some(other) = destination.as_ref().filter(|_| !given.contains_key(key)) {
-                output::note(&format!(
-                    "{key} was set for {other}: the {name} of this folder does not get it"
-                ));
-            }
-        }
-        Ok(())
-    })
+    let secrets: Vec<_> = secrets.collect();
+    let document = json!({ "name": name, "count": secrets.len(), "secrets": secrets });
+    SECRETS.print(context, &document)
 }
 
 pub(super) async fn unset_secret(context: &Context, name: &str, key: &str) -> ExitResult {

@@ -1,10 +1,9 @@
 //! Commands that change files: entries, approvals, switches.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::ClientError;
@@ -31,8 +30,7 @@ impl AddArgs {
     /// The words behind the URL of a server, which has no arguments that could be meant. None
     /// behind a program.
     pub(crate) fn behind_url(&self) -> &[String] {
-        let is_remote =
-            matches!(self.options.transport, Some(EntryTransport::Http | EntryTransport::Sse));
+        let is_remote = matches!(self.options.transport.as_deref(), Some("http" | "sse"));
         match self.command.split_first() {
             Some((first, behind)) if is_remote || scheme(first).is_some() => behind,
             _ => &[],
@@ -52,11 +50,11 @@ pub(crate) struct AddOptions {
     #[arg(
         short,
         long,
-        value_enum,
+        value_parser = ["stdio", "http", "sse"],
         hide_possible_values = true,
         help = "How it is reached: stdio, http or sse [default: http for a URL, else stdio]"
     )]
-    pub(super) transport: Option<EntryTransport>,
+    pub(super) transport: Option<String>,
     /// A header of each request, as in `X-Key: value`; repeatable
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     pub(crate) header: Vec<String>,
@@ -65,11 +63,11 @@ pub(crate) struct AddOptions {
     pub(super) env: Vec<String>,
     #[arg(
         long,
-        value_enum,
+        value_parser = ["user", "project"],
         hide_possible_values = true,
         help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]"
     )]
-    pub(super) scope: Option<EntryScope>,
+    pub(super) scope: Option<String>,
 }
 
 /// The first argument of a program that looks like an option of `svc mcp add`.
@@ -81,28 +79,14 @@ fn own_option(arguments: &[String]) -> Option<&String> {
     })
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum EntryScope {
-    User,
-    Project,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum EntryTransport {
-    Stdio,
-    Http,
-    Sse,
-}
-
 pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
     let AddArgs { name, options, command } = args;
     let (command, arguments) = command.split_first().context("a command is needed")?;
     let is_url = matches!(scheme(command), Some("http" | "https"));
-    let default = if is_url { EntryTransport::Http } else { EntryTransport::Stdio };
-    let kind = match options.transport.unwrap_or(default) {
-        EntryTransport::Stdio => None,
-        EntryTransport::Http => Some("http"),
-        EntryTransport::Sse => Some("sse"),
+    let kind = match options.transport.as_deref() {
+        None if is_url => Some("http"),
+        None | Some("stdio") => None,
+        remote => remote,
     };
     let env = pairs_of(&options.env, '=', |pair| format!("-e {pair}: not of the form NAME=VALUE"))?;
     let headers = pairs_of(&options.header, ':', |_| "-H: not of the form NAME: VALUE".to_owned())?;
@@ -135,13 +119,7 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
             entry[field] = Value::Object(values);
         }
     }
-    let added = put(context, &name, &entry, options.scope.unwrap_or(EntryScope::User)).await?;
-    if kind.is_none()
-        && let Some(warning) = missing_program(command, context.env.os("PATH"))
-    {
-        output::note(&format!("warning: {warning}"));
-    }
-    Ok(added)
+    put(context, &name, &entry, options.scope.as_deref() != Some("project")).await
 }
 
 /// Pairs of a name and a value; the error quotes an argument that is no pair.
@@ -163,30 +141,13 @@ fn pairs_of(
     pairs.collect()
 }
 
-/// The note for a program that does not exist now. It may be installed later, so this is no error.
-/// A name that contains a variable is checked only at the start.
-fn missing_program(command: &str, paths: Option<&OsStr>) -> Option<String> {
-    if command.contains('$') || command.starts_with('~') {
-        return None;
-    }
-    if command.contains('/') {
-        return (!Path::new(command).is_file()).then(|| {
-            format!("there is no program {command}: the server cannot start before there is one")
-        });
-    }
-    let is_there = std::env::split_paths(paths?).any(|folder| folder.join(command).is_file());
-    (!is_there).then(|| {
-        format!("there is no {command} on the PATH: the server cannot start before there is one")
-    })
-}
-
 pub(super) async fn add_json(context: &Context, name: &str, entry: &str) -> ExitResult {
     let entry: Value = serde_json::from_str(entry)
         .map_err(|error| UsageError(format!("the entry is not JSON: {error}")))?;
-    put(context, name, &entry, EntryScope::User).await
+    put(context, name, &entry, true).await
 }
 
-async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) -> ExitResult {
+async fn put(context: &Context, name: &str, entry: &Value, is_user: bool) -> ExitResult {
     let normal = source_name(name).map_err(|problem| UsageError(problem.to_string()))?;
     if normal != name {
         bail!(UsageError(format!("{name:?}: use letters, digits, _ and -, such as {normal}")));
@@ -194,7 +155,6 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
     if name == BUILTIN_CORE && entry.get("type").and_then(Value::as_str) != Some("builtin") {
         bail!(UsageError(format!("{name:?} is the built-in server's name: choose another")));
     }
-    let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
         .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
     // A URL may begin with a variable.
@@ -367,23 +327,4 @@ fn waiting_file(context: &Context) -> Result<PathBuf> {
 
 fn done(context: &Context, name: &str, told: &str, file: &Path) -> ExitResult {
     context.print_line(&json!({ "name": name, "file": file }), told)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missing_program_is_noted() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("toy"), "").expect("writes");
-        let paths = Some(folder.path().as_os_str());
-        assert_eq!(missing_program("toy", paths), None);
-        assert_eq!(missing_program(&folder.path().join("toy").display().to_string(), None), None);
-        assert_eq!(missing_program("${HOME}/bin/x", paths), None, "known where it is started");
-        for absent in ["nope", "/no/such"] {
-            let warning = missing_program(absent, paths).expect("a warning");
-            assert!(warning.contains(absent), "{warning}");
-        }
-    }
 }

@@ -33,7 +33,7 @@ pub(super) enum McpCommand {
         #[arg(long)]
         tools: bool,
     },
-    /// Show a server, and its entry
+    /// Show a server
     #[command(after_help = "Example:\n  svc mcp get files")]
     Get(ServerName),
     /// List the tools of a server
@@ -143,28 +143,26 @@ pub(super) struct ServerName {
     name: String,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct SecretName {
+    /// The server's name
+    name: String,
+    /// Its name in the entry
+    key: String,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum SecretCommand {
     /// Store a secret; its value is read from standard input or from a prompt
     #[command(after_help = "Example:\n  \
         pass show tickets | svc mcp secret set tickets TICKETS_TOKEN")]
-    Set {
-        /// The server's name
-        name: String,
-        /// Its name in the entry
-        key: String,
-    },
+    Set(SecretName),
     /// List the names of a server's secrets
     #[command(after_help = "Example:\n  svc mcp secret list tickets")]
     List(ServerName),
     /// Delete a secret
     #[command(after_help = "Example:\n  svc mcp secret unset tickets TICKETS_TOKEN")]
-    Unset {
-        /// The server's name
-        name: String,
-        /// Its name in the entry
-        key: String,
-    },
+    Unset(SecretName),
 }
 
 impl McpArgs {
@@ -189,13 +187,13 @@ pub(super) async fn run(context: &Context, args: McpArgs) -> ExitResult {
             credentials::log_in(context, &name, no_browser, port).await
         }
         McpCommand::Logout(server) => credentials::log_out(context, &server.name).await,
-        McpCommand::Secret(SecretCommand::Set { name, key }) => {
+        McpCommand::Secret(SecretCommand::Set(SecretName { name, key })) => {
             credentials::set_secret(context, &name, &key).await
         }
         McpCommand::Secret(SecretCommand::List(server)) => {
             credentials::list_secrets(context, &server.name)
         }
-        McpCommand::Secret(SecretCommand::Unset { name, key }) => {
+        McpCommand::Secret(SecretCommand::Unset(SecretName { name, key })) => {
             credentials::unset_secret(context, &name, &key).await
         }
         McpCommand::Import { client, is_move } => {

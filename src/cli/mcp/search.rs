@@ -1,6 +1,5 @@
 //! `svc mcp search`: searches the tools of the configured servers, or the servers of a registry.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -79,10 +78,9 @@ impl RegisteredServer {
         words.iter().all(|word| text.contains(word))
     }
 
-    /// Parses an entry of a registry: the server is in an envelope, or bare as in the first version
-    /// of the API.
+    /// Parses an entry of a registry, which has the server in an envelope.
     fn parse(entry: &Value) -> Option<Self> {
-        let server = entry.get("server").unwrap_or(entry);
+        let server = entry.get("server")?;
         let text =
             |name: &str| server.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let name = text("name");
@@ -100,10 +98,9 @@ impl RegisteredServer {
 fn start_of(server: &Value) -> Option<String> {
     let list = |name: &str| server.get(name).and_then(Value::as_array).into_iter().flatten();
     let package = list("packages").find_map(|package| {
-        let text = |names: [&str; 2]| names.iter().find_map(|name| package.get(*name)?.as_str());
-        let (kind, id) = (text(["registryType", "registry_type"])?, text(["identifier", "name"])?);
-        let version = package.get("version").and_then(Value::as_str);
-        match (kind, version) {
+        let text = |name: &str| package.get(name).and_then(Value::as_str);
+        let id = text("identifier")?;
+        match (text("registryType")?, text("version")) {
             ("npm", Some(version)) => Some(format!("npx -y {id}@{version}")),
             ("npm", None) => Some(format!("npx -y {id}")),
             ("pypi", _) => Some(format!("uvx {id}")),
@@ -117,7 +114,8 @@ fn start_of(server: &Value) -> Option<String> {
 }
 
 async fn servers_of(context: &Context, registry: &str) -> Result<Vec<RegisteredServer>> {
-    let file = cache_file(context, registry);
+    let hash = hex::encode(&Sha256::digest(registry)[..8]);
+    let file = context.paths.home.join("cache").join(format!("registry-{hash}.json"));
     let now = SystemClock.now().as_millis();
     let kept = bounded_file::read(&file, MAX_CACHE)
         .ok()
@@ -141,11 +139,6 @@ async fn servers_of(context: &Context, registry: &str) -> Result<Vec<RegisteredS
     Ok(cache.servers)
 }
 
-fn cache_file(context: &Context, registry: &str) -> PathBuf {
-    let hash = hex::encode(&Sha256::digest(registry)[..8]);
-    context.paths.home.join("cache").join(format!("registry-{hash}.json"))
-}
-
 async fn fetch(registry: &str) -> Result<Vec<RegisteredServer>> {
     choose_tls();
     let client = reqwest::Client::builder().timeout(TIMEOUT).build()?;
@@ -163,9 +156,7 @@ async fn fetch(registry: &str) -> Result<Vec<RegisteredServer>> {
         let entries = page.get("servers").and_then(Value::as_array);
         let entries = entries.with_context(|| format!("{registry} returned no list of servers"))?;
         servers.extend(entries.iter().filter_map(RegisteredServer::parse));
-        let metadata = page.get("metadata");
-        let next =
-            ["nextCursor", "next_cursor"].iter().find_map(|name| metadata?.get(*name)?.as_str());
+        let next = page["metadata"]["nextCursor"].as_str();
         match next.filter(|next| !next.is_empty()) {
             Some(next) if seen.insert(next.to_owned()) => cursor = Some(next.to_owned()),
             _ => return Ok(servers),
@@ -194,7 +185,7 @@ mod tests {
     fn entries_by_table() {
         let cases = json!([
             [{ "server": { "name": "a/b", "packages": [{ "registryType": "npm", "identifier": "p", "version": "1" }] } }, "npx -y p@1"],
-            [{ "name": "a/b", "packages": [{ "registry_type": "pypi", "identifier": "p" }] }, "uvx p"],
+            [{ "server": { "name": "a/b", "packages": [{ "registryType": "pypi", "identifier": "p" }] } }, "uvx p"],
             [{ "server": { "name": "a/b", "packages": [{ "registryType": "mcpb", "identifier": "p" }], "remotes": [{ "type": "sse", "url": "https://h" }] } }, "https://h"],
             [{ "server": { "name": "a/b" } }, ""],
         ]);

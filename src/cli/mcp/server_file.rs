@@ -41,13 +41,6 @@ impl ServerFile {
         if self.is_toml { "sources" } else { "mcpServers" }
     }
 
-    fn read(&self) -> Result<(ForeignFile, ConfigDocument)> {
-        let shown = self.path.display().to_string();
-        let file = ForeignFile::read(&self.path).with_context(|| shown)?;
-        let document = self.parse(&file)?;
-        Ok((file, document))
-    }
-
     fn parse(&self, file: &ForeignFile) -> Result<ConfigDocument> {
         let format = FileFormat::from_path(&self.path);
         let text = match (file.text(), self.is_toml) {
@@ -55,10 +48,6 @@ impl ServerFile {
             (text, _) => text,
         };
         ConfigDocument::parse(format, text).with_context(|| self.path.display().to_string())
-    }
-
-    fn has(&self, document: &ConfigDocument, name: &str) -> bool {
-        self.written_name(document, name).is_some()
     }
 
     /// The name as the file spells it: as given, or with the characters that `source_name`
@@ -77,7 +66,7 @@ impl ServerFile {
     /// Adds an entry. Returns the text of the file before and after.
     pub(super) fn insert(&self, name: &str, entry: &Value) -> Result<(String, String)> {
         self.edit(|file, document| {
-            if self.has(document, name) {
+            if self.written_name(document, name).is_some() {
                 let path = self.path.display();
                 bail!("{path} has a server {name} already; `svc mcp remove {name}` removes it");
             }
@@ -128,7 +117,9 @@ impl ServerFile {
     /// entry.
     pub(super) fn take(&self, name: &str) -> Result<Option<(String, String)>> {
         // A file without the name is not changed, so it may be a link.
-        if !self.has(&self.read()?.1, name) {
+        let file =
+            ForeignFile::read(&self.path).with_context(|| self.path.display().to_string())?;
+        if self.written_name(&self.parse(&file)?, name).is_none() {
             return Ok(None);
         }
         self.edit(|file, document| {

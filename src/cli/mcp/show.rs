@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::{Client, Token, encode, with_query};
@@ -15,11 +14,6 @@ use super::super::naming::source_missing;
 use super::super::output::{self, Column, Listing, Screen};
 use super::super::{Context, ExitResult, tools};
 use super::server_file::here;
-
-/// How long a call waits for the first list of tools of a server that was never connected, and the
-/// poll interval.
-const FIRST_LISTS: Duration = Duration::from_secs(5);
-const FIRST_LISTS_POLL: Duration = Duration::from_millis(100);
 
 const LIST: Listing = Listing {
     items: "sources",
@@ -36,8 +30,6 @@ const LIST: Listing = Listing {
     empty: "no servers; `svc mcp add` adds one",
     next: None,
 };
-
-const TOOLS: &[Column] = &[Column::text("TOOL", ""), Column::text("WHAT IT DOES", "")];
 
 /// The path of a request about servers, with the current folder.
 fn path(route: &str) -> Result<String> {
@@ -83,66 +75,29 @@ fn trouble(source: &Value) -> Option<String> {
 }
 
 pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
-    let name = &known_name(context, name).await?;
-    let mut source: Value = context.client()?.get(&path_of(name, "")?).await?;
-    let from = source.get("from").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut plan = context.source_plan()?.sources.into_iter();
-    let planned = plan.find(|it| it.name == *name && it.from == from);
-    // Only the daemon knows entries from a flag.
-    if let Some(planned) = planned {
-        source["entry"] = masked(planned.written);
-    }
-    context.print(&source, || {
-        let mut shown = source.clone();
-        let entry = shown.as_object_mut().and_then(|source| source.remove("entry"));
-        output::object(&context.screen, &shown, &["name", "state", "reason", "next_action"])?;
-        entry.map_or(Ok(()), |entry| output::fields(&[("entry", entry.to_string())]))
-    })
-}
-
-/// Masks values of an entry that may be secrets: literals in `env` and `headers`, but not names of
-/// variables.
-fn masked(mut entry: Value) -> Value {
-    for field in ["env", "headers"] {
-        let values = entry.get_mut(field).and_then(Value::as_object_mut);
-        for value in values.into_iter().flat_map(serde_json::Map::values_mut) {
-            let is_variable = value.as_str().is_some_and(|text| {
-                text.starts_with("${") && text.ends_with('}') && !text.contains(":-")
-            });
-            if !is_variable {
-                *value = json!("***");
-            }
-        }
-    }
-    entry
+    let source = server(context, name).await?;
+    context.print_object(&source, &["name", "state", "reason", "next_action"])
 }
 
 pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
     // An unknown name is an error, not an empty list.
-    let name = &known_name(context, name).await?;
+    server(context, name).await?;
     let caller = caller_of(context, name).await?;
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
     let own = own?;
-    let row = |tool: &Value| {
-        let purpose = tools::purpose(&context.screen, &output::cell(tool, "description"));
-        vec![Some(output::cell(tool, "name")), Some(purpose)]
-    };
-    let rows: Vec<_> = own.iter().map(row).collect();
     let empty = "it has no tools, or has not listed them yet: `svc mcp list` shows its state";
-    context.print(&json!({ "count": own.len(), "tools": own }), || {
-        output::table(&context.screen, TOOLS, &rows, empty)
-    })
+    tools::print(context, &own, empty)
 }
 
 pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {
-    let name = &known_name(context, name).await?;
+    server(context, name).await?;
     let source: Value = context.client()?.post(&path_of(name, "/reconnect")?, &json!({})).await?;
     context.print_line(&source, &format!("{name} restarts; `svc mcp list` shows its state"))
 }
 
 pub(super) async fn logs(context: &Context, name: &str) -> ExitResult {
-    let name = &known_name(context, name).await?;
+    server(context, name).await?;
     let log: Value = context.client()?.get(&path_of(name, "/log")?).await?;
     let mut lines = log["log"].as_str().unwrap_or_default().lines();
     context.print(&log, || lines.try_for_each(output::line))
@@ -154,9 +109,16 @@ pub(super) async fn call(
     tool: &str,
     arguments: Vec<String>,
 ) -> ExitResult {
-    let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
-    let done = call_as(context, &caller, name, tool, arguments).await;
+    let done = async {
+        let plain = format!("{name}__{tool}");
+        let own = tools::of_source(&caller.client, name).await?;
+        let mut names = own.iter().filter_map(|tool| tool["name"].as_str());
+        // The daemon waits for the first list of a server, and says why there is none.
+        let meant = names.find(|known| *known == tool || *known == plain).unwrap_or(&plain);
+        tools::call_by_name(context, &caller.client, meant.to_owned(), arguments).await
+    }
+    .await;
     caller.end().await;
     done
 }
@@ -171,73 +133,17 @@ async fn caller_of(context: &Context, name: &str) -> Result<ProjectClient> {
     ProjectClient::new(context, scope.as_slice()).await
 }
 
-async fn call_as(
-    context: &Context,
-    caller: &ProjectClient,
-    name: &str,
-    tool: &str,
-    arguments: Vec<String>,
-) -> ExitResult {
-    let plain = format!("{name}__{tool}");
-    let deadline = Instant::now() + FIRST_LISTS;
-    loop {
-        let source: Value = context.client()?.get(&path_of(name, "")?).await?;
-        let own = tools::of_source(&caller.client, name).await?;
-        let mut names = own.iter().filter_map(|tool| tool.get("name").and_then(Value::as_str));
-        if let Some(found) = names.find(|known| *known == tool || *known == plain) {
-            return tools::call_by_name(context, &caller.client, found.to_owned(), arguments).await;
-        }
-        let is_coming = matches!(source["state"].as_str(), Some("pending" | "connecting"));
-        if !is_coming || Instant::now() >= deadline {
-            bail!("{}", missing_tool(&source, name, tool));
-        }
-        tokio::time::sleep(FIRST_LISTS_POLL).await;
-    }
-}
-
-/// Why a server has no such tool: a server that is not connected has no list of tools.
-fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
-    let state = source["state"].as_str().unwrap_or_default();
-    if matches!(state, "connected" | "") {
-        return format!("{name} has no tool {tool:?}; see `svc mcp tools {name}`");
-    }
-    let cell = |key: &str| source[key].as_str().filter(|text| !text.is_empty());
-    let state = output::visible(&state.replace('_', " "));
-    let mut text = format!("{name} is {state}, so its tools are not known yet");
-    for part in [cell("reason"), cell("next_action")].into_iter().flatten() {
-        text.extend(["; ", &output::visible(part)]);
-    }
-    text
-}
-
-/// The server of this name, or the only one whose name has this prefix.
-async fn known_name(context: &Context, name: &str) -> Result<String> {
+/// The server of this name; an error names similar ones.
+async fn server(context: &Context, name: &str) -> Result<Value> {
     let client = context.client()?;
-    let page: Value = client.get(&path("/v1/sources?limit=500")?).await?;
-    let names = output::items(&page, "sources").iter().filter_map(|source| source["name"].as_str());
-    let names: Vec<&str> = names.collect();
-    if let Some(meant) = meant(&names, name) {
-        return Ok(meant.to_owned());
-    }
-    match client.get::<Value>(&path_of(name, "")?).await {
-        Ok(_) => Ok(name.to_owned()),
+    match client.get(&path_of(name, "")?).await {
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            let page: Value = client.get(&path("/v1/sources?limit=500")?).await?;
+            let names = output::items(&page, "sources").iter();
+            let names: Vec<&str> = names.filter_map(|source| source["name"].as_str()).collect();
             Err(source_missing(error, name, &names).into())
         }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
-    if let Some(known) = names.iter().find(|known| **known == name) {
-        return Some(known);
-    }
-    let mut near: Vec<&str> =
-        names.iter().filter(|known| !name.is_empty() && known.starts_with(name)).copied().collect();
-    near.dedup();
-    match near[..] {
-        [only] => Some(only),
-        _ => None,
+        found => Ok(found?),
     }
 }
 
@@ -346,44 +252,6 @@ mod tests {
         let text = trouble(&source).expect("it has trouble");
         assert_eq!(text, "\ndb is failed\n  reason: exit code 1\n  next:   svc mcp logs db\n");
         assert_eq!(trouble(&json!({ "name": "db", "state": "connected" })), None);
-    }
-
-    #[test]
-    fn unique_prefix_names_a_server() {
-        let names = ["toy", "toy-two", "files"];
-        for (name, is) in
-            [("toy", Some("toy")), ("fi", Some("files")), ("to", None), ("", None), ("x", None)]
-        {
-            assert_eq!(meant(&names, name), is, "{name}");
-        }
-    }
-
-    #[test]
-    fn unconnected_server_has_no_tools_yet() {
-        let source = json!({ "state": "connecting" });
-        assert_eq!(
-            missing_tool(&source, "toy", "echo"),
-            "toy is connecting, so its tools are not known yet"
-        );
-        let source = json!({ "state": "backing_off", "reason": "no such file", "next_action": "it is started again" });
-        assert_eq!(
-            missing_tool(&source, "toy", "echo"),
-            "toy is backing off, so its tools are not known yet; no such file; it is started again"
-        );
-        let source = json!({ "state": "connected" });
-        assert!(missing_tool(&source, "toy", "echo").starts_with("toy has no tool"));
-    }
-
-    #[test]
-    fn possible_secrets_are_masked() {
-        let entry = json!({
-            "command": "x", "env": { "A": "secret", "B": "${VAR}", "C": "${VAR:-secret}", "D": "a${VAR}" },
-            "headers": { "Authorization": "Bearer secret" },
-        });
-        let shown = masked(entry);
-        assert_eq!(shown["env"], json!({ "A": "***", "B": "${VAR}", "C": "***", "D": "***" }));
-        assert_eq!(shown["headers"], json!({ "Authorization": "***" }));
-        assert_eq!(shown["command"], "x");
     }
 
     #[test]

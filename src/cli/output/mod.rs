@@ -1,7 +1,8 @@
 //! What goes to the terminal: tables and sentences for people, JSON for programs.
 //!
 //! - [`write`]: the only way to stdout. Lines, blocks, JSON documents and exact bytes; one object,
-//!   a line for each field; a text that is wrapped or truncated to the screen.
+//!   a line for each field, or a nested document; a text that is wrapped or truncated to the
+//!   screen.
 //! - [`screen`]: the reader. A [`Screen`] has the width of a row, whether colours are wanted, and
 //!   the current time; it renders relative times, times of day, and the colour of a state.
 //! - [`column`]: the content of a column: an id, a state, a time, a folder, a number, a text.
@@ -44,5 +45,5 @@ pub(crate) use screen::{ColorChoice, Screen, Style, clock, relative, state_style
 pub(crate) use table::{Listing, table};
 pub(crate) use write::{
     OutputClosed, block, cell, cut, exact, fields, items, json, line, ndjson, note, notes, object,
-    plain, styled_line, visible, wrapped, wrapped_fields,
+    plain, readable, styled_line, visible, wrapped,
 };

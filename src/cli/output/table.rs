@@ -66,9 +66,8 @@ pub(super) fn layout(
         let usual = columns[index].usual;
         rows.iter().all(|row| row[index].is_none() || row[index].as_deref() == usual)
     };
-    let hidden = hidden(screen, columns, &widths, says_nothing);
-    let fitted = fitted(screen, columns, &widths, &hidden);
-    let last = (0..columns.len()).rev().find(|index| !hidden.contains(index));
+    let fitted = fitted(screen, columns, &widths, says_nothing);
+    let last = fitted.iter().rposition(Option::is_some);
     for (index, column) in columns.iter().enumerate() {
         let Some(laid_out) = table.column_mut(index) else { continue };
         let gap = if Some(index) == last { 0 } else { GAP };
@@ -76,13 +75,13 @@ pub(super) fn layout(
         // No text contains this character, so a text is truncated at the width of its cell and not
         // between words.
         laid_out.set_delimiter('\0');
-        laid_out.set_constraint(if hidden.contains(&index) {
-            ColumnConstraint::Hidden
-        } else if column.is_flexible() && screen.fit_width().is_some() {
+        laid_out.set_constraint(match fitted[index] {
+            None => ColumnConstraint::Hidden,
             // The width includes the gap.
-            ColumnConstraint::Absolute(Width::Fixed(fitted[index].saturating_add(gap)))
-        } else {
-            ColumnConstraint::ContentWidth
+            Some(width) if column.is_flexible() && screen.fit_width().is_some() => {
+                ColumnConstraint::Absolute(Width::Fixed(width.saturating_add(gap)))
+            }
+            Some(_) => ColumnConstraint::ContentWidth,
         });
     }
     match screen.fit_width() {
@@ -107,73 +106,56 @@ pub(super) fn layout(
     out
 }
 
-/// The width of each column: its natural width, or less if the screen is narrower. The widest
-/// column is truncated first, names after all others.
-fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
-    let mut fitted = widths.to_vec();
+/// The width of each column; `None` if it is hidden. A program gets all columns at their natural
+/// widths. A screen hides columns with no value or only the usual one; if it is too narrow, also
+/// those with the highest rank, and at last those that can be spared. Then the widest column is
+/// truncated first, names after all others.
+fn fitted(
+    screen: &Screen,
+    columns: &[Column],
+    widths: &[u16],
+    says_nothing: impl Fn(usize) -> bool,
+) -> Vec<Option<u16>> {
+    let mut fitted: Vec<Option<u16>> = widths.iter().copied().map(Some).collect();
     let Some(width) = screen.fit_width() else { return fitted };
-    let shown: Vec<usize> = (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
-    let wanted: usize =
-        shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
-    let mut excess = wanted.saturating_sub(usize::from(width + GAP));
+    let is_too_wide = |of_shown: &mut dyn Iterator<Item = u16>| {
+        let all: usize = of_shown.map(|width| usize::from(width.saturating_add(GAP))).sum();
+        all > usize::from(width + GAP)
+    };
+    let mut shown: Vec<usize> = (0..columns.len())
+        .filter(|index| columns[*index].rank == 0 || !says_nothing(*index))
+        .collect();
+    while is_too_wide(&mut shown.iter().map(|index| columns[*index].needed(widths[*index]))) {
+        let narrowest = &mut shown.iter().map(|index| columns[*index].narrowest(widths[*index]));
+        let ranked = shown.iter().rev().max_by_key(|index| columns[**index].rank);
+        let spare = shown.iter().find(|index| columns[**index].is_spare);
+        let next = ranked
+            .filter(|index| columns[**index].rank > 0)
+            .or_else(|| spare.filter(|_| is_too_wide(narrowest)));
+        let Some(&next) = next else { break };
+        shown.retain(|index| *index != next);
+    }
+    (0..columns.len())
+        .filter(|index| !shown.contains(index))
+        .for_each(|index| fitted[index] = None);
     // A name shrinks below its own least width only if all other columns are truncated, and any
     // column below the usual least width only if that is not enough.
     let passes =
         [(Some(false), None), (Some(true), None), (Some(true), Some(LEAST)), (None, Some(TINY))];
     for (names, floor) in passes {
-        while excess > 0 {
+        while is_too_wide(&mut fitted.iter().copied().flatten()) {
             let may_be_cut = |index: &&usize| {
                 let column = columns[**index];
                 column.is_flexible()
                     && names.is_none_or(|names| (column.kind == ColumnKind::Name) == names)
-                    && fitted[**index] > floor.unwrap_or(column.least)
+                    && fitted[**index] > Some(floor.unwrap_or(column.least))
             };
             let widest = shown.iter().filter(may_be_cut).max_by_key(|index| fitted[**index]);
             let Some(&widest) = widest else { break };
-            fitted[widest] -= 1;
-            excess -= 1;
+            fitted[widest] = fitted[widest].map(|width| width - 1);
         }
     }
     fitted
-}
-
-/// The hidden columns: on a screen those with no value or only the usual one; if the screen is too
-/// narrow, also those with the highest rank, and at last those that can be spared.
-fn hidden(
-    screen: &Screen,
-    columns: &[Column],
-    widths: &[u16],
-    says_nothing: impl Fn(usize) -> bool,
-) -> Vec<usize> {
-    let Some(width) = screen.fit_width() else { return Vec::new() };
-    let mut hidden: Vec<usize> = (0..columns.len())
-        .filter(|index| columns[*index].rank > 0 && says_nothing(*index))
-        .collect();
-    loop {
-        let shown: Vec<usize> =
-            (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
-        let needed: usize = shown
-            .iter()
-            .map(|index| usize::from(columns[*index].needed(widths[*index]).saturating_add(GAP)))
-            .sum();
-        if needed <= usize::from(width + GAP) {
-            return hidden;
-        }
-        let next = shown.iter().copied().rev().max_by_key(|index| columns[*index].rank);
-        if let Some(index) = next.filter(|index| columns[*index].rank > 0) {
-            hidden.push(index);
-            continue;
-        }
-        let narrowest: usize = shown
-            .iter()
-            .map(|index| usize::from(columns[*index].narrowest(widths[*index]).saturating_add(GAP)))
-            .sum();
-        let spare = shown.iter().find(|index| columns[**index].is_spare);
-        match spare.filter(|_| narrowest > usize::from(width + GAP)) {
-            Some(index) => hidden.push(*index),
-            None => return hidden,
-        }
-    }
 }
 
 fn aligned(column: &Column, cell: Cell) -> Cell {

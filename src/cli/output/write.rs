@@ -10,9 +10,7 @@ use anyhow::Result;
 use ratatui::text::Span;
 use serde::Serialize;
 use serde_json::Value;
-use svc_model::Timestamp;
 
-use super::screen::{Screen, relative};
 use crate::cli::terminal;
 
 #[derive(Debug, thiserror::Error)]
@@ -164,18 +162,8 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> Result<()> {
     block(&text)
 }
 
-/// Like `fields`, but wraps values at the width of the screen.
-pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> Result<()> {
-    let room =
-        screen.fit_width().map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
-    let pairs: Vec<(&str, String)> =
-        pairs.iter().map(|(key, value)| (*key, wrapped(value, room))).collect();
-    fields(&pairs)
-}
-
-/// The members of a JSON object that are set: those in `first`, then all others. On a screen a time
-/// is followed by the relative time.
-pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> Result<()> {
+/// The members of a JSON object that are set: those in `first`, then all others.
+pub(crate) fn object(value: &Value, first: &[&str]) -> Result<()> {
     let Some(map) = value.as_object() else {
         return json(value);
     };
@@ -184,27 +172,68 @@ pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> Result<(
     let pairs: Vec<(&str, String)> = named
         .chain(others)
         .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| (key.as_str(), with_relative_time(screen, key, plain(value))))
+        .map(|(key, value)| (key.as_str(), plain(value)))
         .collect();
     fields(&pairs)
-}
-
-fn with_relative_time(screen: &Screen, key: &str, value: String) -> String {
-    let is_time = screen.is_for_people()
-        && !screen.utc
-        && (key.ends_with("_at") || matches!(key, "timestamp" | "last_seen" | "started" | "ended"));
-    match Timestamp::parse(&value).filter(|_| is_time) {
-        Some(at) => format!("{value} ({})", relative(at, screen.now)),
-        None => value,
-    }
 }
 
 fn label_width(pairs: &[(&str, String)]) -> usize {
     pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1
 }
 
+/// An object for people: a line for each member; members of a member follow, indented. Lines are
+/// wrapped at the width of the screen.
+pub(crate) fn readable(value: &Value, width: Option<u16>) -> String {
+    fn put(text: &mut String, indent: usize, label: &str, value: &Value, width: Option<u16>) {
+        let margin = " ".repeat(indent);
+        let room = width.map(|width| usize::from(width).saturating_sub(indent + 2));
+        let mut line = |rest: &str| {
+            let rest = wrapped(format!("{label}{rest}").trim_end(), room);
+            // Further lines are indented like a text of several lines.
+            let rest = rest.replace('\n', &format!("\n{margin}  "));
+            text.extend([&*margin, &rest, "\n"]);
+        };
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                line("");
+                for (key, value) in members {
+                    put(text, indent + 2, &format!("{}: ", visible(key)), value, width);
+                }
+            }
+            Value::Array(items) if !items.is_empty() => {
+                line("");
+                for item in items {
+                    put(text, indent + 2, "- ", item, width);
+                }
+            }
+            Value::String(words) if words.contains('\n') => {
+                line("");
+                for part in words.lines() {
+                    let part = wrapped(&visible(part), room);
+                    let part = part.replace('\n', &format!("\n{margin}  "));
+                    text.extend([&*margin, "  ", &part, "\n"]);
+                }
+            }
+            Value::Array(_) => line("none"),
+            value => line(&visible(&plain(value))),
+        }
+    }
+    let mut text = String::new();
+    match value.as_object() {
+        Some(members) => {
+            for (key, value) in members {
+                put(&mut text, 0, &format!("{}: ", visible(key)), value, width);
+            }
+        }
+        None => put(&mut text, 0, "", value, width),
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -221,5 +250,18 @@ mod tests {
         let shown = |text: &str, room| cut(text.to_owned(), room);
         assert_eq!((shown("four", 4), shown("fours", 4)), ("four".to_owned(), "fou…".to_owned()));
         assert_eq!(shown("中文中文", 6), "中文…", "a character may take two");
+    }
+
+    #[test]
+    fn object_is_printed_as_indented_lines() {
+        let value = json!({
+            "task": { "status": "done", "n": 1 }, "frames": [{ "line": "a\u{1b}[1m" }], "none": [], "text": "a\nb",
+        });
+        let expected = "\
+            frames:\n  -\n    line: a␛[1m\nnone: none\ntask:\n  n: 1\n  status: done\ntext:\n  a\n  b\n";
+        assert_eq!(readable(&value, None), expected);
+        let long = json!({ "tools": [{ "purpose": "sends a message to a peer" }], "text": "one two\nthree" });
+        let expected = "text:\n  one two\n  three\ntools:\n  -\n    purpose: sends a\n      message to a peer\n";
+        assert_eq!(readable(&long, Some(24)), expected);
     }
 }

@@ -11,11 +11,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use svc_client::{McpReply, StreamingReply, backoff};
 use svc_model::ToolExposure;
-use svc_sys::lines::LineReader;
 use svc_wire::json_rpc::JsonRpcEnvelope;
 use svc_wire::mcp::{Revision, SESSION_ID};
 use svc_wire::mcp_request::{self, RequestSetting};
-use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
@@ -35,7 +33,9 @@ pub(super) struct Bridge {
     pub(super) link: DaemonLink,
     pub(super) output: LineWriter,
     pub(super) session: CurrentMcpSession,
-    pub(super) tools: ToolCache,
+    /// The tools of the last list: which are idempotent, and which arguments are repeated in
+    /// headers. Fetched only after a call was cut off, or was refused for its headers.
+    tools: Mutex<HashMap<String, Arc<CachedTool>>>,
     /// Which tools the client is shown, if `--expose` says so.
     pub(super) expose: Option<ToolExposure>,
 }
@@ -50,7 +50,7 @@ struct ToolListParams<'a> {
 
 impl Bridge {
     pub(super) fn new(link: DaemonLink, output: LineWriter, expose: Option<ToolExposure>) -> Self {
-        let (session, tools) = (CurrentMcpSession::default(), ToolCache::default());
+        let (session, tools) = (CurrentMcpSession::default(), Mutex::default());
         Self { link, output, session, tools, expose }
     }
 
@@ -99,17 +99,15 @@ impl Bridge {
             Some(current) if !Arc::ptr_eq(&current, stale) => return Ok(current),
             _ => {}
         }
+        let failed = |problem: String| format!("the session cannot be renewed: {problem}");
         let request = own_request("svc-stdio-initialize", "initialize", &stale.params);
-        let (id, result) = self
-            .request(&request)
-            .await
-            .map_err(|problem| format!("the session cannot be renewed: {problem}"))?;
+        let (id, result) = self.request(&request).await.map_err(failed)?;
         let session = LegacyMcpSession::new(id, &result, stale.params.as_deref());
         let initialized = mcp_request::post(Bytes::from_static(INITIALIZED), session.setting());
-        match self.link.open(&initialized, Effort::Demand).await {
-            Ok(answer) if answer.status.is_success() => {}
-            Ok(answer) => return Err(format!("the session cannot be renewed: {}", answer.status)),
-            Err(trouble) => return Err(format!("the session cannot be renewed: {trouble}")),
+        let answer = self.link.open(&initialized, Effort::Demand).await;
+        let answer = answer.map_err(|error| failed(error.to_string()))?;
+        if !answer.status.is_success() {
+            return Err(failed(answer.status.to_string()));
         }
         Ok(self.session.begin(session))
     }
@@ -130,7 +128,7 @@ impl Bridge {
                 break;
             }
         }
-        self.tools.replace(tools);
+        *self.tools() = tools;
         Ok(())
     }
 
@@ -143,7 +141,13 @@ impl Bridge {
         if self.learn_tools(call).await.is_err() {
             return false;
         }
-        call.tools.iter().all(|name| self.tools.get(name).is_some_and(|tool| tool.is_repeatable()))
+        let tools = self.tools();
+        call.tools.iter().all(|name| tools.get(name).is_some_and(|tool| tool.is_repeatable()))
+    }
+
+    /// Empty before the list was fetched.
+    pub(super) fn tools(&self) -> MutexGuard<'_, HashMap<String, Arc<CachedTool>>> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn pass(&self, message: String) {
@@ -248,11 +252,6 @@ impl CurrentMcpSession {
     }
 }
 
-/// The tools of the last list: which are idempotent, and which arguments are repeated in headers.
-/// Fetched only after a call was cut off, or was refused for its headers.
-#[derive(Debug, Default)]
-pub(super) struct ToolCache(Mutex<HashMap<String, Arc<CachedTool>>>);
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedTool {
@@ -278,17 +277,6 @@ pub(super) struct ToolPage {
     pub(super) next_cursor: Option<String>,
 }
 
-impl ToolCache {
-    /// `None` before the list was fetched.
-    pub(super) fn get(&self, name: &str) -> Option<Arc<CachedTool>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-    }
-
-    pub(super) fn replace(&self, tools: HashMap<String, Arc<CachedTool>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tools;
-    }
-}
-
 impl CachedTool {
     pub(super) fn is_repeatable(&self) -> bool {
         self.annotations.read_only_hint || self.annotations.idempotent_hint
@@ -300,11 +288,7 @@ pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
 /// Capacity of the queue of lines for the client. Exchanges wait while it is full, so memory is
 /// bounded.
 const QUEUE: usize = 64;
-const BLOCK: usize = 64 * 1024;
-
-pub(super) fn of_client<R: AsyncRead + Unpin>(input: R) -> LineReader<R> {
-    LineReader::new(input, BLOCK, MAX_LINE)
-}
+pub(super) const BLOCK: usize = 64 * 1024;
 
 /// Writes whole lines. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Debug, Clone)]

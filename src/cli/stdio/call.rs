@@ -11,22 +11,19 @@ use svc_wire::json_rpc::{
 /// The first message of a subscription; a renewed subscription sends it again.
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
-#[derive(Debug)]
-pub(super) enum ClientLine {
-    /// A request, or a batch with at least one request.
-    Call(ClientCall),
-    /// A notification or a response, or a batch of them.
-    Note(OneWayMessage),
-}
-
+/// A message of the client: a call, or a message or batch that gets no response.
 #[derive(Debug)]
 pub(super) struct ClientCall {
     pub(super) line: Bytes,
     pub(super) kind: CallKind,
+    /// The method of a single message; `None` for a response and for a batch.
+    pub(super) method: Option<String>,
     /// The tools that the call uses; more than one only in a batch.
     pub(super) tools: Vec<String>,
-    /// `params._meta` of a call of the revision without sessions.
+    /// `params._meta` of a message of the revision without sessions.
     pub(super) meta: Option<Box<RawValue>>,
+    /// The key of the request that the message cancels.
+    pub(super) cancels: Option<String>,
     /// The responses that are still due.
     pending: Vec<PendingReply>,
     /// Whether the client got the acknowledgement of its subscription.
@@ -50,16 +47,6 @@ struct PendingReply {
     is_tool: bool,
 }
 
-#[derive(Debug)]
-pub(super) struct OneWayMessage {
-    pub(super) line: Bytes,
-    /// The method of a single notification.
-    pub(super) method: Option<String>,
-    pub(super) modern: bool,
-    /// The key of the request that the notification cancels.
-    pub(super) cancels: Option<String>,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settlement {
     Pass,
@@ -77,14 +64,21 @@ pub(super) enum CallFailure {
     Refused(String),
 }
 
-impl ClientLine {
+impl CallFailure {
+    pub(super) fn problem(&self) -> &str {
+        let (Self::Unavailable(problem) | Self::Unknown(problem) | Self::Refused(problem)) = self;
+        problem
+    }
+}
+
+impl ClientCall {
     /// Parses a line. The error is the response to a line that is not a valid message.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let line = Bytes::copy_from_slice(line.trim_ascii());
         let raw: &RawValue = serde_json::from_slice(&line)
             .map_err(|error| refusal(PARSE_ERROR, &format!("not JSON: {error}")))?;
         if !raw.get().starts_with('[') {
-            return single(&line);
+            return Self::single(&line);
         }
         let elements: Vec<&RawValue> =
             serde_json::from_slice(&line).map_err(|error| invalid(&error.to_string()))?;
@@ -96,57 +90,40 @@ impl ClientLine {
             .iter()
             .filter_map(|element| JsonRpcEnvelope::parse(element.get().as_bytes()).ok())
             .collect();
-        let pending: Vec<PendingReply> =
-            messages.iter().filter_map(PendingReply::from_request).collect();
-        if pending.is_empty() {
-            let note = OneWayMessage { line, method: None, modern: false, cancels: None };
-            return Ok(Self::Note(note));
-        }
+        let pending = messages.iter().filter_map(PendingReply::from_request).collect();
         let tools = messages.iter().filter_map(tool).collect();
-        let kind = CallKind::Legacy;
-        Ok(Self::Call(ClientCall { line, kind, tools, meta: None, pending, acknowledged: false }))
+        let call = Self::new(line.clone(), CallKind::Legacy, pending);
+        Ok(Self { tools, ..call })
     }
-}
 
-fn single(line: &Bytes) -> Result<ClientLine, String> {
-    let message = JsonRpcEnvelope::parse(line).map_err(|error| invalid(&error.to_string()))?;
-    let modern = message.revision().is_some();
-    if let Some(pending) = PendingReply::from_request(&message) {
-        let kind = match message.method.as_deref() {
+    fn new(line: Bytes, kind: CallKind, pending: Vec<PendingReply>) -> Self {
+        let (method, tools, meta, cancels) = (None, Vec::new(), None, None);
+        Self { line, kind, method, tools, meta, cancels, pending, acknowledged: false }
+    }
+
+    fn single(line: &Bytes) -> Result<Self, String> {
+        let message = JsonRpcEnvelope::parse(line).map_err(|error| invalid(&error.to_string()))?;
+        let pending = Vec::from_iter(PendingReply::from_request(&message));
+        if message.method.is_none() && message.result.is_none() && message.error.is_none() {
+            return Err(invalid("neither a request, nor a notification, nor a response"));
+        }
+        let modern = message.revision().is_some();
+        let kind = match message.method.as_deref().filter(|_| !pending.is_empty()) {
             Some("subscriptions/listen") if modern => CallKind::Listen,
             _ if modern => CallKind::Modern,
             Some("initialize") => CallKind::Initialize,
             _ => CallKind::Legacy,
         };
-        let tools = tool(&message).into_iter().collect();
-        let (line, pending) = (line.clone(), vec![pending]);
-        let meta = message.param("_meta").filter(|_| modern).map(ToOwned::to_owned);
-        let call = ClientCall { line, kind, tools, meta, pending, acknowledged: false };
-        return Ok(ClientLine::Call(call));
+        let is_cancellation = message.method.as_deref() == Some("notifications/cancelled");
+        Ok(Self {
+            tools: tool(&message).into_iter().collect(),
+            meta: message.param("_meta").filter(|_| modern).map(ToOwned::to_owned),
+            cancels: message.param("requestId").filter(|_| is_cancellation).map(key),
+            method: message.method,
+            ..Self::new(line.clone(), kind, pending)
+        })
     }
-    if message.method.is_none() && message.result.is_none() && message.error.is_none() {
-        return Err(invalid("neither a request, nor a notification, nor a response"));
-    }
-    let cancels = (message.method.as_deref() == Some("notifications/cancelled"))
-        .then(|| message.param("requestId").map(key))
-        .flatten();
-    let (line, method) = (line.clone(), message.method);
-    Ok(ClientLine::Note(OneWayMessage { line, method, modern, cancels }))
-}
 
-pub(super) fn too_long(limit: usize) -> String {
-    invalid(&format!("a line is longer than {limit} bytes"))
-}
-
-impl PendingReply {
-    fn from_request(message: &JsonRpcEnvelope<'_>) -> Option<Self> {
-        let id = message.id.filter(|_| message.is_request())?;
-        let is_tool = message.method.as_deref() == Some("tools/call");
-        Some(Self { key: key(id), id: id.to_owned(), is_tool })
-    }
-}
-
-impl ClientCall {
     /// The key of a single request; `None` for a batch.
     pub(super) fn only_key(&self) -> Option<&str> {
         match self.pending.as_slice() {
@@ -155,6 +132,7 @@ impl ClientCall {
         }
     }
 
+    /// Whether no response is due, as for a message that gets none.
     pub(super) fn is_settled(&self) -> bool {
         self.pending.is_empty()
     }
@@ -202,7 +180,17 @@ impl ClientCall {
     }
 }
 
+pub(super) fn too_long(limit: usize) -> String {
+    invalid(&format!("a line is longer than {limit} bytes"))
+}
+
 impl PendingReply {
+    fn from_request(message: &JsonRpcEnvelope<'_>) -> Option<Self> {
+        let id = message.id.filter(|_| message.is_request())?;
+        let is_tool = message.method.as_deref() == Some("tools/call");
+        Some(Self { key: key(id), id: id.to_owned(), is_tool })
+    }
+
     fn failure(&self, failure: &CallFailure, modern: bool) -> String {
         let (kind, message) = match failure {
             CallFailure::Unavailable(problem) => {
@@ -284,17 +272,13 @@ mod tests {
     use super::*;
 
     fn call(line: &str) -> ClientCall {
-        match ClientLine::parse(line.as_bytes()) {
-            Ok(ClientLine::Call(call)) => call,
-            other => panic!("{line}: {other:?}"),
-        }
+        ClientCall::parse(line.as_bytes()).expect(line)
     }
 
-    fn note(line: &str) -> OneWayMessage {
-        match ClientLine::parse(line.as_bytes()) {
-            Ok(ClientLine::Note(note)) => note,
-            other => panic!("{line}: {other:?}"),
-        }
+    fn note(line: &str) -> ClientCall {
+        let note = call(line);
+        assert!(note.is_settled(), "{line}: {note:?}");
+        note
     }
 
     const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
@@ -321,8 +305,8 @@ mod tests {
         let cancelled =
             note(r#"{"method":"notifications/cancelled","params":{"requestId":"\u0061"}}"#);
         assert_eq!(cancelled.cancels.as_deref(), Some("\"a\""));
-        assert!(!cancelled.modern);
-        assert!(note(&format!(r#"{{"method":"x","params":{{{META}}}}}"#)).modern);
+        assert!(!cancelled.is_modern());
+        assert!(note(&format!(r#"{{"method":"x","params":{{{META}}}}}"#)).is_modern());
         assert_eq!(note(r#"{"id":1,"result":{}}"#).method, None);
         assert_eq!(note(r#"[{"id":1,"result":{}}]"#).method, None);
     }
@@ -339,7 +323,7 @@ mod tests {
             (r#"{"id":1}"#, INVALID_REQUEST),
             (r#"{"id":1,"method":7}"#, INVALID_REQUEST),
         ] {
-            let reply = ClientLine::parse(line.as_bytes()).expect_err(line);
+            let reply = ClientCall::parse(line.as_bytes()).expect_err(line);
             let reply: Value = serde_json::from_str(&reply).expect("is JSON");
             assert_eq!(reply["error"]["code"], code, "{line}");
             assert!(reply["id"].is_null() && reply.get("id").is_some(), "{line}");

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::super::output;
 use super::bridge::{Bridge, LegacyMcpSession, REPEATS, note_garbage};
-use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
+use super::call::{CallFailure, CallKind, ClientCall, Settlement};
 use super::link::{Effort, LinkError, is_of_database};
 
 /// The error code for an argument that is missing from the headers.
@@ -39,48 +39,16 @@ enum AnswerError {
 }
 
 impl Bridge {
-    /// Answers a call; the client always gets a response, at least an error.
+    /// Answers a call; the client always gets a response, at least an error. A message that gets no
+    /// response is idempotent, so it is resent until it has arrived.
     pub(super) async fn exchange(&self, mut call: ClientCall) {
-        if let Err(failure) = self.attempt(&mut call).await {
-            for reply in call.failures(&failure) {
-                self.output.send(reply).await;
-            }
-        }
-    }
-
-    /// Delivers a message that gets no response. The message is idempotent, so it is resent until
-    /// it has arrived.
-    pub(super) async fn deliver(&self, note: &OneWayMessage) {
-        let (mut repeats, mut renewed) = (0, false);
-        loop {
-            let session = (!note.modern).then(|| self.session.get()).flatten();
-            let setting = session.as_deref().map(LegacyMcpSession::setting).unwrap_or_default();
-            let request = mcp_request::post(note.line.clone(), setting);
-            let problem = match self.link.open(&request, Effort::Demand).await {
-                Ok(answer) if answer.status.is_success() => return,
-                Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
-                    match session.filter(|it| it.id.is_some()) {
-                        // The message is a response to a request of the lost session.
-                        Some(_) if note.method.is_none() => return,
-                        Some(session) if !std::mem::replace(&mut renewed, true) => {
-                            match self.renew(&session).await {
-                                Ok(_) => continue,
-                                Err(problem) => problem,
-                            }
-                        }
-                        _ => return self.note_refusal(answer).await,
-                    }
-                }
-                Ok(answer) => return self.note_refusal(answer).await,
-                Err(LinkError::Lost(_)) if repeats < REPEATS => {
-                    sleep(backoff(repeats, None)).await;
-                    repeats += 1;
-                    continue;
-                }
-                Err(trouble) => trouble.to_string(),
-            };
+        let Err(failure) = self.attempt(&mut call).await else { return };
+        if call.is_settled() {
+            let problem = failure.problem();
             output::note(&format!("svc: a notification was not delivered: {problem}"));
-            return;
+        }
+        for reply in call.failures(&failure) {
+            self.output.send(reply).await;
         }
     }
 
@@ -88,7 +56,7 @@ impl Bridge {
         let mut attempts = Attempts::default();
         loop {
             let session = (call.kind == CallKind::Legacy).then(|| self.session.get()).flatten();
-            let tool = call.tools.first().and_then(|name| self.tools.get(name));
+            let tool = call.tools.first().and_then(|name| self.tools().get(name).cloned());
             let setting = RequestSetting {
                 input_schema: tool.as_ref().map(|tool| &tool.input_schema),
                 expose: self.expose,
@@ -99,6 +67,7 @@ impl Bridge {
             let again = call.kind == CallKind::Listen && attempts.repeats > 0;
             let effort = if again { Effort::Background } else { Effort::Demand };
             let problem = match self.link.open(&request, effort).await {
+                Ok(answer) if answer.status.is_success() && call.is_settled() => return Ok(()),
                 Ok(answer) if answer.status.is_success() => {
                     match self.follow(call, answer, session.as_deref(), &mut attempts).await {
                         Ok(()) => return Ok(()),
@@ -109,14 +78,13 @@ impl Bridge {
                     }
                 }
                 Ok(answer) => {
-                    self.refused(call, answer, session, &mut attempts).await?;
-                    if call.is_settled() {
-                        return Ok(());
+                    if self.refused(call, answer, session, &mut attempts).await? {
+                        continue;
                     }
-                    continue;
+                    return Ok(());
                 }
                 Err(LinkError::Lost(problem)) => problem,
-                Err(error) if attempts.repeats > 0 => {
+                Err(error) if attempts.repeats > 0 || call.is_settled() => {
                     return Err(CallFailure::Unknown(error.to_string()));
                 }
                 Err(LinkError::Away(problem)) => return Err(CallFailure::Unavailable(problem)),
@@ -209,19 +177,28 @@ impl Bridge {
         }
     }
 
-    /// Handles a refusal: fixes the cause for a retry, or forwards the refusal.
+    /// Handles a refusal: fixes the cause for a retry and returns true, or forwards the refusal.
     async fn refused(
         &self,
         call: &mut ClientCall,
         answer: StreamingReply,
         session: Option<Arc<LegacyMcpSession>>,
         attempts: &mut Attempts,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<bool, CallFailure> {
         if answer.status == StatusCode::NOT_FOUND
             && let Some(session) = session.filter(|it| it.id.is_some())
-            && !std::mem::replace(&mut attempts.has_renewed_session, true)
         {
-            return self.renew(&session).await.map(drop).map_err(CallFailure::Unavailable);
+            if call.is_settled() && call.method.is_none() {
+                // The message is a response to a request of the lost session.
+                return Ok(false);
+            }
+            if !std::mem::replace(&mut attempts.has_renewed_session, true) {
+                return self.renew(&session).await.map(|_| true).map_err(CallFailure::Unavailable);
+            }
+        }
+        if call.is_settled() {
+            self.note_refusal(answer).await;
+            return Ok(false);
         }
         let reply =
             answer.collect().await.map_err(|error| CallFailure::Refused(error.to_string()))?;
@@ -231,7 +208,8 @@ impl Bridge {
             return Err(CallFailure::Refused(problem.to_string()));
         }
         if is_shutdown_error(&reply.body) {
-            return self.may_repeat(call, attempts, "the daemon went down".to_owned()).await;
+            self.may_repeat(call, attempts, "the daemon went down".to_owned()).await?;
+            return Ok(true);
         }
         let message = JsonRpcEnvelope::parse(&reply.body).ok();
         let Some(error) =
@@ -245,10 +223,10 @@ impl Bridge {
             && !std::mem::replace(&mut attempts.has_listed_tools, true)
             && self.learn_tools(call).await.is_ok()
         {
-            return Ok(());
+            return Ok(true);
         }
         self.answer_with(call, error).await;
-        Ok(())
+        Ok(false)
     }
 
     /// Answers the requests without a response with an error of the daemon.

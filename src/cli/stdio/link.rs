@@ -130,8 +130,8 @@ impl DaemonLink {
     }
 
     /// Sends a request and returns the head of its response, with any status but 503. While the
-    /// daemon's database is away, a request that somebody waits for gets the daemon's error as soon
-    /// as a request of other clients does.
+    /// daemon's database is away, a request that somebody waits for gets the daemon's error at
+    /// once: the daemon itself waits for its database.
     pub(super) async fn open(
         &self,
         outgoing: &McpRequest,
@@ -169,18 +169,18 @@ impl DaemonLink {
                 Err(error) => return Err(LinkError::Away(error.to_string())),
             };
             self.note_away();
-            let max_wait = match (effort, &of_database) {
-                (Effort::Once, _) => Duration::ZERO,
-                (Effort::Background, _) => Duration::MAX,
-                (Effort::Demand, None) => TIMEOUT,
-                // A second attempt could do twice what the first may have done.
-                (Effort::Demand, Some(error)) if error["data"]["code"] == OUTCOME_UNKNOWN => {
-                    Duration::ZERO
-                }
-                (Effort::Demand, Some(_)) => limits::STORE_WAIT,
+            if effort == Effort::Demand
+                && let Some(error) = of_database
+            {
+                return Err(LinkError::Database(error));
+            }
+            let max_wait = match effort {
+                Effort::Once => Duration::ZERO,
+                Effort::Demand => TIMEOUT,
+                Effort::Background => Duration::MAX,
             };
             if since.elapsed() >= max_wait {
-                return Err(of_database.map_or(LinkError::Away(problem), LinkError::Database));
+                return Err(LinkError::Away(problem));
             }
             sleep(backoff(failures, retry_after)).await;
             failures += 1;

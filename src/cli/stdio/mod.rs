@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use clap::Args;
 use svc_model::ToolExposure;
+use svc_sys::lines::LineReader;
 use tokio::io::AsyncRead;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -28,8 +29,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::bridge::{Bridge, LineWriter, MAX_LINE};
-use self::call::{CallKind, ClientCall, ClientLine, OneWayMessage};
+use self::bridge::{BLOCK, Bridge, LineWriter, MAX_LINE};
+use self::call::{CallKind, ClientCall};
 use self::link::DaemonLink;
 use super::{Context, ExitResult};
 
@@ -111,7 +112,7 @@ struct CallDispatcher {
     stop: CancellationToken,
     tasks: TaskTracker,
     /// Messages without a response, sent in the order in which they came.
-    one_way: mpsc::Sender<(OneWayMessage, oneshot::Sender<()>)>,
+    one_way: mpsc::Sender<(ClientCall, oneshot::Sender<()>)>,
     listener: CancellationToken,
     calls: u64,
 }
@@ -128,12 +129,12 @@ struct RunningCall {
 impl CallDispatcher {
     fn new(bridge: Arc<Bridge>, stop: &CancellationToken) -> Self {
         let (one_way, mut notes) =
-            mpsc::channel::<(OneWayMessage, oneshot::Sender<()>)>(ONE_WAY_QUEUE);
+            mpsc::channel::<(ClientCall, oneshot::Sender<()>)>(ONE_WAY_QUEUE);
         let tasks = TaskTracker::new();
         let (deliverer, stopped) = (Arc::clone(&bridge), stop.clone());
         tasks.spawn(stopped.run_until_cancelled_owned(async move {
             while let Some((note, done)) = notes.recv().await {
-                deliverer.deliver(&note).await;
+                deliverer.exchange(note).await;
                 done.send(()).ok();
             }
         }));
@@ -143,7 +144,7 @@ impl CallDispatcher {
 
     /// Reads lines until the input ends.
     async fn read(&mut self, input: impl AsyncRead + Unpin + Send) -> anyhow::Result<()> {
-        let mut input = bridge::of_client(input);
+        let mut input = LineReader::new(input, BLOCK, MAX_LINE);
         while let Some(line) = input.next().await? {
             if line.is_cut {
                 self.bridge.output.send(call::too_long(MAX_LINE)).await;
@@ -152,9 +153,9 @@ impl CallDispatcher {
             if line.bytes.trim_ascii().is_empty() {
                 continue;
             }
-            match ClientLine::parse(line.bytes) {
-                Ok(ClientLine::Call(call)) => self.call(call).await,
-                Ok(ClientLine::Note(note)) => self.note(note).await,
+            match ClientCall::parse(line.bytes) {
+                Ok(note) if note.is_settled() => self.note(note).await,
+                Ok(call) => self.call(call).await,
                 Err(reply) => self.bridge.output.send(reply).await,
             }
         }
@@ -185,7 +186,7 @@ impl CallDispatcher {
         }
     }
 
-    async fn note(&mut self, note: OneWayMessage) {
+    async fn note(&mut self, note: ClientCall) {
         if let Some(key) = &note.cancels {
             let running = self.running().remove(key);
             // A call that was not sent yet is never sent.
@@ -195,11 +196,12 @@ impl CallDispatcher {
             });
             // Without a session the end of the connection cancels the call; in a session this
             // message does.
-            if alone || note.modern {
+            if alone || note.is_modern() {
                 return;
             }
         }
-        let begins = note.method.as_deref() == Some("notifications/initialized") && !note.modern;
+        let begins =
+            note.method.as_deref() == Some("notifications/initialized") && !note.is_modern();
         let (done, is_done) = oneshot::channel();
         self.one_way.send((note, done)).await.ok();
         if begins {

@@ -5,9 +5,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style as Look};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
+use svc_model::{Peer, WaitingKind};
 
 use super::model::{Draft, Model, RequestChoice, Row, look, when};
-use super::team::{TeamMessage, TeamPeer, TeamRequest};
+use super::team::{TeamMessage, TeamRequest, wait_of, wait_words};
 use crate::cli::output::Style;
 
 pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>) {
@@ -153,11 +154,12 @@ fn call_lines(request: &TeamRequest) -> Vec<Line<'static>> {
     if !request.cwd.is_empty() {
         lines.push(field("folder", &request.cwd));
     }
-    let Some(tool) = &request.tool else { return lines };
-    lines.push(field("tool", &tool.name));
-    for (name, text) in &tool.input {
+    if let Some(tool) = request.tool["name"].as_str() {
+        lines.push(field("tool", tool));
+    }
+    for (name, text) in request.arguments() {
         let mut rows = text.lines();
-        lines.push(field(name, rows.next().unwrap_or_default()));
+        lines.push(field(&name, rows.next().unwrap_or_default()));
         lines.extend(rows.map(|row| Line::raw(format!("           {row}"))));
     }
     lines
@@ -185,34 +187,29 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
     lines
 }
 
-/// Index of the machine among a person's lines.
-const MACHINE: usize = 5;
-
-fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
-    let status = match peer.evidence.as_str() {
-        "" => peer.status.clone(),
-        evidence => format!("{}, by {evidence}", peer.status),
-    };
+fn person(model: &Model, peer: &Peer) -> Vec<Line<'static>> {
+    let status = format!("{}, by {}", peer.status, peer.evidence);
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut lines = vec![
         field("name", &peer.display_name),
         field("status", &status),
         field("seen", &when(model, peer.last_seen)),
         field("client", &peer.backend),
-        field("role", &peer.role),
-        field("folder", &peer.path),
-        field("session", &peer.session_id),
-        field("id", &peer.peer_id),
-        Line::default(),
     ];
-    if !peer.machine.is_empty() {
-        lines.insert(MACHINE, field("machine", &peer.machine));
-    }
-    if let Some((wait, since)) = peer.wait() {
-        lines.push(field("waits", &format!("{wait} ({})", when(model, since))));
-        let what = match peer.limit().map(|limit| limit.until) {
-            None => " its own terminal shows the prompt, and takes the answer".to_owned(),
-            Some(None) => " its vendor does not say when the limit ends".to_owned(),
-            Some(Some(until)) => format!(" the limit ends at {until}"),
+    lines.extend(peer.machine.as_ref().map(|machine| field("machine", machine)));
+    lines.extend([
+        field("folder", &or_none(&peer.path)),
+        field("session", &or_none(&peer.session_id)),
+        field("id", peer.peer_id.as_str()),
+        Line::default(),
+    ]);
+    if let Some(wait) = wait_of(peer) {
+        let words = format!("{} ({})", wait_words(wait), when(model, wait.since));
+        lines.push(field("waits", &words));
+        let what = match (wait.kind, wait.until) {
+            (WaitingKind::Limit, None) => " its vendor does not say when the limit ends".to_owned(),
+            (WaitingKind::Limit, Some(until)) => format!(" the limit ends at {until}"),
+            _ => " its own terminal shows the prompt, and takes the answer".to_owned(),
         };
         lines.push(Line::raw(what));
         lines.push(Line::default());
@@ -225,10 +222,9 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
         ]),
         None => lines.push(Line::raw(" it has no open record of what it tries")),
     }
-    lines.extend(last_lines(model, &peer.peer_id, "said last"));
-    let own = |message: &&TeamMessage| {
-        message.from_peer == peer.peer_id || message.to_peer == peer.peer_id
-    };
+    lines.extend(last_lines(model, peer.peer_id.as_str(), "said last"));
+    let id = peer.peer_id.as_str();
+    let own = |message: &&TeamMessage| message.from_peer == id || message.to_peer == id;
     lines.push(Line::default());
     for message in model.team.messages.iter().filter(own) {
         let (at, from, to) = (when(model, message.timestamp), message.from(), message.to());

@@ -11,15 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
-use crossterm::{cursor, execute};
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::DefaultTerminal;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_object, with_query};
+use svc_client::{ClientError, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{Clock as _, SystemClock};
 use svc_sys::telemetry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +23,7 @@ use tokio::time::{interval, sleep};
 
 use super::model::{Draft, Model};
 use super::team::{TeamSnapshot, items, without_copies};
-use super::update::{Key, ScreenEffect, ScreenInput, update};
+use super::update::{ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::people::OperatorPresence;
 use crate::cli::{Context, ExitResult, UsageError, message, terminal};
@@ -106,8 +101,9 @@ async fn carry_out(context: &Context, effect: ScreenEffect) -> Option<ScreenInpu
         ScreenEffect::Answer { request_id, option_id, confirm } => {
             let path = format!("/v1/requests/{}/answer", encode(&request_id));
             let body = json!({ "option_id": option_id, "confirm": confirm });
-            let answered = answer(context, &path, &body).await;
-            ScreenInput::Answered(answered.map_err(|error| harmless(&error)))
+            let answered: Result<Value> =
+                async { Ok(context.client()?.post(&path, &body).await?) }.await;
+            ScreenInput::Answered(answered.map(drop).map_err(|error| harmless(&error)))
         }
         ScreenEffect::FetchLastLines { id, is_task } => {
             let lines = if is_task {
@@ -150,35 +146,21 @@ async fn session_lines(context: &Context, peer: &str) -> Result<Vec<String>> {
 
 /// The terminal in raw mode. Restored when it is dropped, also after a panic.
 struct OpenPage {
-    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    terminal: DefaultTerminal,
 }
 
 impl OpenPage {
-    fn open() -> Result<Self> {
-        enable_raw_mode()?;
-        let mut out = io::stdout();
-        let entered = execute!(out, EnterAlternateScreen, cursor::Hide);
-        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(out)));
-        match terminal {
-            Ok(terminal) => Ok(Self { terminal }),
-            Err(error) => {
-                give_back();
-                Err(error.into())
-            }
-        }
+    fn open() -> io::Result<Self> {
+        let page = ratatui::try_init().map(|terminal| Self { terminal });
+        page.inspect_err(|_| drop(ratatui::try_restore()))
     }
 }
 
 impl Drop for OpenPage {
     fn drop(&mut self) {
-        give_back();
+        // A failure is ignored, as the terminal is gone then.
+        ratatui::try_restore().ok();
     }
-}
-
-/// Failures are ignored, as the terminal is gone then.
-fn give_back() {
-    execute!(io::stdout(), LeaveAlternateScreen, cursor::Show).ok();
-    disable_raw_mode().ok();
 }
 
 /// Reads keys on a thread of its own that lives as long as the process: a blocking read cannot be
@@ -187,9 +169,7 @@ fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             let input = match event {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    key_of(key.code, key.modifiers).map(ScreenInput::Key)
-                }
+                Event::Key(key) if key.kind != KeyEventKind::Release => Some(ScreenInput::Key(key)),
                 Event::Resize(..) => Some(ScreenInput::Resized),
                 _ => None,
             };
@@ -197,43 +177,17 @@ fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
                 return;
             }
         }
-        inputs.blocking_send(ScreenInput::Key(Key::Interrupt)).ok();
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        inputs.blocking_send(ScreenInput::Key(interrupt)).ok();
     });
-}
-
-fn key_of(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
-    if modifiers.contains(KeyModifiers::CONTROL) {
-        return (code == KeyCode::Char('c')).then_some(Key::Interrupt);
-    }
-    Some(match code {
-        KeyCode::Char(c) => Key::Char(c),
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::Tab | KeyCode::Right => Key::Tab,
-        KeyCode::BackTab | KeyCode::Left => Key::BackTab,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        _ => return None,
-    })
 }
 
 async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
     let changed = Arc::new(Notify::new());
-    let position = loop {
-        match position(&context).await {
-            Ok(position) => break position,
-            Err(error) => {
-                inputs.send(ScreenInput::Away(away(&error))).await.ok();
-                sleep(RETRY).await;
-            }
-        }
-    };
     for (prefix, kind) in FEEDS {
-        let path = with_query("/v1/events", &[("stream_prefix", Some(prefix)), ("kind", kind)]);
-        let feed =
-            follow_feed(context.clone(), path, position, inputs.clone(), Arc::clone(&changed));
-        tokio::spawn(feed);
+        let query = [("stream_prefix", Some(prefix)), ("kind", kind), ("after", Some("latest"))];
+        let path = with_query("/v1/events", &query);
+        tokio::spawn(follow_feed(context.clone(), path, inputs.clone(), Arc::clone(&changed)));
     }
     loop {
         let input = match fetch(&context).await {
@@ -261,50 +215,43 @@ async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
 async fn follow_feed(
     context: Context,
     path: String,
-    position: u64,
     inputs: mpsc::Sender<ScreenInput>,
     changed: Arc<Notify>,
 ) {
     loop {
         let Ok(discovery) = context.discovery() else { return };
-        let mut follower = Follower::new(discovery, path.clone()).after(position).patient();
-        let error = loop {
-            match follower.next().await {
-                Ok(Some(FollowItem::Disconnected { .. })) => {
+        let mut follower = Follower::new(discovery, path.clone()).patient();
+        let followed = async {
+            follower.open().await?;
+            // Lists that are fetched from now on include all events before the feed's first.
+            changed.notify_one();
+            while let Some(item) = follower.next().await? {
+                if let FollowItem::Disconnected { .. } = item {
                     inputs.send(ScreenInput::Away(WAITING.to_owned())).await.ok();
+                } else {
+                    changed.notify_one();
                 }
-                Ok(Some(_)) => changed.notify_one(),
-                Ok(None) => return,
-                Err(error) => break error,
             }
+            Ok::<_, ClientError>(())
         };
+        let Err(error) = followed.await else { return };
         inputs.send(ScreenInput::Away(away(&error.into()))).await.ok();
         sleep(RETRY).await;
         changed.notify_one();
     }
 }
 
-/// The position of the log's head. Lists that are fetched afterwards include all events before it.
-async fn position(context: &Context) -> Result<u64> {
-    let health: Value = context.client()?.get("/v1/health").await?;
-    Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
-}
-
 async fn fetch(context: &Context) -> Result<TeamSnapshot> {
     let client = context.client()?;
-    let get = |path: &'static str| {
-        let client: &Client = &client;
-        async move { client.get::<Value>(path).await }
-    };
     let (peers, ghap, requests, questions, messages, active, pending) = tokio::try_join!(
-        get("/v1/peers?limit=500"),
-        get("/v1/ghap?status=active&limit=500"),
-        get("/v1/requests?open=true&limit=50"),
-        get("/v1/messages?open=true&limit=50"),
+        client.get("/v1/peers?limit=500"),
+        client.get("/v1/ghap?status=active&limit=500"),
+        client.get("/v1/requests?open=true&limit=50"),
+        client.get("/v1/messages?open=true&limit=50"),
         // A broadcast is one row here but has one message per receiver.
-        get("/v1/messages?limit=200"),
-        get("/v1/tasks?status=active&limit=50"),
-        get("/v1/tasks?status=pending&limit=50"),
+        client.get("/v1/messages?limit=200"),
+        client.get("/v1/tasks?status=active&limit=50"),
+        client.get("/v1/tasks?status=pending&limit=50"),
     )?;
     let mut tasks = items(&active, "tasks");
     tasks.extend(items(&pending, "tasks"));
@@ -316,11 +263,6 @@ async fn fetch(context: &Context) -> Result<TeamSnapshot> {
         tasks,
         messages: without_copies(items(&messages, "messages")),
     })
-}
-
-async fn answer(context: &Context, path: &str, body: &Value) -> Result<()> {
-    context.client()?.post::<Value>(path, body).await?;
-    Ok(())
 }
 
 /// Sends a draft. Returns a sentence that says when the receiver gets it.

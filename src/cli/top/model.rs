@@ -2,9 +2,11 @@
 
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style as Look};
-use svc_model::Timestamp;
+use svc_model::{Peer, PeerStatus, Timestamp};
 
-use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest, TeamSnapshot};
+use super::team::{
+    OpenTask, TeamMessage, TeamRequest, TeamSnapshot, is_agent_of_task, is_away, wait_of,
+};
 use crate::cli::output::{Screen, Style, relative};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +37,10 @@ pub(super) enum DaemonConnectionState {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Row<'a> {
-    Peer(&'a TeamPeer),
+    Peer(&'a Peer),
     Request(&'a TeamRequest),
     /// A peer that waits at a prompt in its own client.
-    Waiting(&'a TeamPeer),
+    Waiting(&'a Peer),
     Question(&'a TeamMessage),
     Task(&'a OpenTask),
     Message(&'a TeamMessage),
@@ -48,7 +50,7 @@ impl<'a> Row<'a> {
     /// Unique in its list.
     pub(super) fn id(self) -> &'a str {
         match self {
-            Self::Peer(peer) | Self::Waiting(peer) => &peer.peer_id,
+            Self::Peer(peer) | Self::Waiting(peer) => peer.peer_id.as_str(),
             Self::Request(request) => &request.request_id,
             Self::Question(message) | Self::Message(message) => &message.id,
             Self::Task(task) => &task.task_id,
@@ -58,7 +60,9 @@ impl<'a> Row<'a> {
     /// Id and name of the peer to write to.
     pub(super) fn correspondent(self) -> Option<(&'a str, &'a str)> {
         match self {
-            Self::Peer(peer) | Self::Waiting(peer) => Some((&peer.peer_id, &peer.display_name)),
+            Self::Peer(peer) | Self::Waiting(peer) => {
+                Some((peer.peer_id.as_str(), &peer.display_name))
+            }
             Self::Question(message) | Self::Message(message) => {
                 Some((&message.from_peer, message.from()))
             }
@@ -141,12 +145,12 @@ impl Model {
     pub(super) fn rows(&self, pane: Pane) -> Vec<Row<'_>> {
         match pane {
             Pane::People => {
-                let others = self.team.peers.iter().filter(|peer| !peer.is_own());
+                let others = self.team.peers.iter().filter(|peer| !peer.peer_id.is_operator());
                 let mut others: Vec<_> = others
-                    .filter(|peer| !peer.is_of_task() && (self.shows_away || !peer.is_away()))
+                    .filter(|peer| !is_agent_of_task(peer) && (self.shows_away || !is_away(peer)))
                     .collect();
                 // Peers that wait come first.
-                others.sort_by_key(|peer| peer.status != "waiting");
+                others.sort_by_key(|peer| peer.status != PeerStatus::Waiting);
                 others.into_iter().map(Row::Peer).collect()
             }
             Pane::Requests => {
@@ -156,9 +160,8 @@ impl Model {
                     .iter()
                     .partition(|question| self.is_receiver_away(question));
                 let requests = self.team.requests.iter().map(Row::Request);
-                let asks = |peer: &&TeamPeer| {
-                    peer.wait().is_some() && self.team.request_of(peer).is_none()
-                };
+                let asks =
+                    |peer: &&Peer| wait_of(peer).is_some() && self.team.request_of(peer).is_none();
                 let waiting = self.team.peers.iter().filter(asks).map(Row::Waiting);
                 let tasks = self.team.tasks.iter().map(Row::Task);
                 let away = away.into_iter().filter(|_| self.shows_away).map(Row::Question);
@@ -218,9 +221,6 @@ pub(super) fn look(model: &Model, style: Style) -> Look {
     }
 }
 
-pub(super) fn when(model: &Model, at: Option<Timestamp>) -> String {
-    let shown = |at: Timestamp| {
-        if model.screen.utc { at.to_string() } else { relative(at, model.screen.now) }
-    };
-    at.map(shown).unwrap_or_default()
+pub(super) fn when(model: &Model, at: Timestamp) -> String {
+    if model.screen.utc { at.to_string() } else { relative(at, model.screen.now) }
 }

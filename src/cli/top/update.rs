@@ -1,5 +1,7 @@
 //! Updates of the page: a function of the model and an input, without I/O.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use svc_model::agent::RequestOptionKind;
 use svc_model::{PeerId, Timestamp};
 
 use super::detail::ChoiceSheet;
@@ -8,22 +10,8 @@ use super::team::TeamSnapshot;
 use super::view::parts_of;
 use crate::cli::agent_attach::confirmation;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
-    Char(char),
-    Up,
-    Down,
-    Tab,
-    BackTab,
-    Enter,
-    Escape,
-    Backspace,
-    /// Ctrl-C.
-    Interrupt,
-}
-
 pub(super) enum ScreenInput {
-    Key(Key),
+    Key(KeyEvent),
     Fetched(Box<TeamSnapshot>),
     Away(String),
     /// A message was stored, with a sentence that says when its receiver gets it; or why it was not
@@ -121,10 +109,11 @@ fn close_ended(model: &mut Model) {
     say(model, words, false);
 }
 
-fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
-    if key == Key::Interrupt {
-        return Some(ScreenEffect::Quit);
+fn press(model: &mut Model, key: KeyEvent) -> Option<ScreenEffect> {
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return (key.code == KeyCode::Char('c')).then_some(ScreenEffect::Quit);
     }
+    let key = key.code;
     model.notice = None;
     match model.overlay.take() {
         Some(Overlay::Write(draft)) => write(model, draft, key),
@@ -134,17 +123,17 @@ fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     }
 }
 
-fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
+fn walk(model: &mut Model, key: KeyCode) -> Option<ScreenEffect> {
     match key {
-        Key::Char('q') => return Some(ScreenEffect::Quit),
+        KeyCode::Char('q') => return Some(ScreenEffect::Quit),
         // Escape only goes back: pressing it once too often must not quit.
-        Key::Escape => model.notice = Some("this is the first page; q leaves it".to_owned()),
-        Key::Char('o') => model.shows_away = !model.shows_away,
-        Key::Up | Key::Char('k') => step(model, -1),
-        Key::Down | Key::Char('j') => step(model, 1),
-        Key::Tab => turn(model, 1),
-        Key::BackTab => turn(model, Pane::ALL.len() - 1),
-        Key::Enter if model.chosen_row().is_some() => {
+        KeyCode::Esc => model.notice = Some("this is the first page; q leaves it".to_owned()),
+        KeyCode::Char('o') => model.shows_away = !model.shows_away,
+        KeyCode::Up | KeyCode::Char('k') => step(model, -1),
+        KeyCode::Down | KeyCode::Char('j') => step(model, 1),
+        KeyCode::Tab | KeyCode::Right => turn(model, 1),
+        KeyCode::BackTab | KeyCode::Left => turn(model, Pane::ALL.len() - 1),
+        KeyCode::Enter if model.chosen_row().is_some() => {
             // Pins the row, so that it stays chosen when rows above it change.
             step(model, 0);
             model.overlay = Some(Overlay::Detail { scroll: 0 });
@@ -166,11 +155,11 @@ fn last_lines(model: &Model) -> Option<ScreenEffect> {
     Some(ScreenEffect::FetchLastLines { id: row.id().to_owned(), is_task })
 }
 
-fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
+fn look(model: &mut Model, scroll: u16, key: KeyCode) -> Option<ScreenEffect> {
     let scroll = match key {
-        Key::Escape | Key::Enter | Key::Char('q') => return None,
-        Key::Up | Key::Char('k') => scroll.saturating_sub(1),
-        Key::Down | Key::Char('j') => scroll.saturating_add(1),
+        KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => return None,
+        KeyCode::Up | KeyCode::Char('k') => scroll.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => scroll.saturating_add(1),
         _ => scroll,
     };
     model.overlay = Some(Overlay::Detail { scroll });
@@ -179,34 +168,39 @@ fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
 }
 
 /// Chooses an option by its number. Permission is given only for a call that was shown to its end.
-fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
+fn choose(model: &mut Model, mut choice: RequestChoice, key: KeyCode) -> Option<ScreenEffect> {
     let [_, body, _] = parts_of(model.page);
     let sheet = ChoiceSheet::new(&choice, body);
     let (room, most) = (sheet.room(), sheet.most_scrolled());
     choice.read = choice.read.max(choice.scrolled + room);
     let scrolled = match key {
-        Key::Up | Key::Char('k') => choice.scrolled.checked_sub(1),
-        Key::Down | Key::Char('j') => Some(choice.scrolled + 1),
-        Key::Char(' ') => Some(choice.scrolled + room),
+        KeyCode::Up | KeyCode::Char('k') => choice.scrolled.checked_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => Some(choice.scrolled + 1),
+        KeyCode::Char(' ') => Some(choice.scrolled + room),
         _ => None,
     };
     if let Some(scrolled) = scrolled {
         choice.scrolled = scrolled.min(most);
     } else {
         let number = match key {
-            Key::Escape | Key::Char('q') => return None,
-            Key::Char(c) => c.to_digit(10),
+            KeyCode::Esc | KeyCode::Char('q') => return None,
+            KeyCode::Char(c) => c.to_digit(10),
             _ => None,
         };
         let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
         let notice = match index.and_then(|index| choice.request.options.get(index)) {
             None => format!("a number from 1 to {} answers", choice.request.options.len()),
-            Some(option) if !option.is_denial() && (room == 0 || choice.read < room + most) => {
+            Some(option)
+                if option.kind != RequestOptionKind::Deny
+                    && (room == 0 || choice.read < room + most) =>
+            {
                 let words =
                     if room == 0 { "enlarge the terminal" } else { "↓ or space shows the rest" };
                 format!("{words}, and then {} can be answered", option.name)
             }
-            Some(option) if option.is_permanent() && choice.chosen != index => {
+            Some(option)
+                if option.kind == RequestOptionKind::AllowAlways && choice.chosen != index =>
+            {
                 choice.chosen = index;
                 confirmation(&option.name, number.unwrap_or_default())
             }
@@ -214,7 +208,7 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
                 model.notice = Some("answering…".to_owned());
                 return Some(ScreenEffect::Answer {
                     option_id: option.option_id.clone(),
-                    confirm: option.is_permanent(),
+                    confirm: option.kind == RequestOptionKind::AllowAlways,
                     request_id: choice.request.request_id,
                 });
             }
@@ -238,9 +232,9 @@ fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
     Some(choice).filter(|choice| !choice.request.options.is_empty())
 }
 
-fn start(model: &mut Model, key: Key) {
+fn start(model: &mut Model, key: KeyCode) {
     let row = model.chosen_row();
-    if key == Key::Char('a')
+    if key == KeyCode::Char('a')
         && let Some(choice) = row.and_then(|row| choice_of(model, row))
     {
         step(model, 0);
@@ -254,7 +248,9 @@ fn start(model: &mut Model, key: Key) {
         text: String::new(),
     };
     let begun = match (key, row) {
-        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message))) if message.open => {
+        (KeyCode::Char('a'), Some(Row::Question(message) | Row::Message(message)))
+            if message.open =>
+        {
             let (from, to) = (message.from(), message.to());
             // Only the receiver may answer.
             if message.to_peer == PeerId::OPERATOR {
@@ -265,18 +261,18 @@ fn start(model: &mut Model, key: Key) {
                 Err(format!("only {to} may answer that; m writes to {from}"))
             }
         }
-        (Key::Char('a'), Some(Row::Request(request))) => {
+        (KeyCode::Char('a'), Some(Row::Request(request))) => {
             Err(format!("the terminal of {} takes the answer", model.team.asker(request)))
         }
-        (Key::Char('a'), _) => {
+        (KeyCode::Char('a'), _) => {
             Err("choose a question to answer: `tab` goes to the next list".to_owned())
         }
-        (Key::Char('m'), Some(row)) => match row.correspondent() {
+        (KeyCode::Char('m'), Some(row)) => match row.correspondent() {
             Some((to, name)) if to != PeerId::OPERATOR => Ok(draft(to, name, None)),
             Some(_) => Err("that is from you".to_owned()),
             None => Err("choose a receiver".to_owned()),
         },
-        (Key::Char('m'), None) => Err("there is no receiver".to_owned()),
+        (KeyCode::Char('m'), None) => Err("there is no receiver".to_owned()),
         _ => return,
     };
     match begun {
@@ -288,20 +284,20 @@ fn start(model: &mut Model, key: Key) {
     }
 }
 
-fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<ScreenEffect> {
+fn write(model: &mut Model, mut draft: Draft, key: KeyCode) -> Option<ScreenEffect> {
     match key {
-        Key::Escape => return None,
-        Key::Enter if draft.text.trim().is_empty() => {
+        KeyCode::Esc => return None,
+        KeyCode::Enter if draft.text.trim().is_empty() => {
             model.notice = Some("write something first; `esc` goes back".to_owned());
         }
-        Key::Enter => {
+        KeyCode::Enter => {
             model.notice = Some("sending…".to_owned());
             return Some(ScreenEffect::Send(draft));
         }
-        Key::Backspace => {
+        KeyCode::Backspace => {
             draft.text.pop();
         }
-        Key::Char(c) => draft.text.push(c),
+        KeyCode::Char(c) => draft.text.push(c),
         _ => {}
     }
     model.overlay = Some(Overlay::Write(draft));

@@ -5,10 +5,11 @@ use ratatui::layout::{Constraint, Flex, Layout, Rect};
 use ratatui::style::{Modifier, Style as Look};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, TableState};
+use svc_model::Peer;
 
 use super::detail::{self, ChoiceSheet};
 use super::model::{DaemonConnectionState, Model, Overlay, Pane, Row, look, when};
-use super::team::TeamPeer;
+use super::team::{is_away, wait_of, wait_words};
 use crate::cli::output::{Style, cut, state_style};
 
 /// The heading, what is below it, and the line of keys.
@@ -67,15 +68,10 @@ fn heading(model: &Model, width: u16) -> Line<'static> {
         DaemonConnectionState::Away { problem } => (problem.clone(), Style::Bad),
     };
     let room = usize::from(width).saturating_sub(text.chars().count() + 3);
-    let state: String = if state.chars().count() > room {
-        state.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-    } else {
-        state
-    };
     Line::from(vec![
         Span::styled(text, Look::new().add_modifier(Modifier::BOLD)),
         Span::raw("  "),
-        Span::styled(state, look(model, style)),
+        Span::styled(cut(state, room), look(model, style)),
     ])
 }
 
@@ -143,7 +139,7 @@ fn draw_list(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
             Cell::from(cut(text, usize::from(column.width))).style(look(model, style))
         });
         let line = TableRow::new(cells);
-        let is_away = matches!(row, Row::Peer(peer) if peer.is_away());
+        let is_away = matches!(row, Row::Peer(peer) if is_away(peer));
         if is_away { line.style(look(model, Style::Dim)) } else { line }
     });
     let marked = if is_active { Modifier::REVERSED } else { Modifier::empty() };
@@ -207,14 +203,20 @@ fn cells(model: &Model, row: &Row<'_>, wide: bool) -> Vec<CellText> {
             (request.opened_at, format!("{name} {who}"), Style::Waiting, request.title.clone())
         }
         Row::Waiting(peer) => {
-            let (what, since) = peer.wait().unwrap_or_default();
-            let who = match (peer.limit(), wide) {
+            let wait = wait_of(peer);
+            let what = wait.map(wait_words).unwrap_or_default();
+            let who = match (peer.is_limited(), wide) {
                 // Nobody can answer it.
-                (Some(_), _) => "waits",
-                (None, true) => "waits at its terminal",
-                (None, false) => "→ you?",
+                (true, _) => "waits",
+                (false, true) => "waits at its terminal",
+                (false, false) => "→ you?",
             };
-            (since, format!("{} {who}", peer.display_name), Style::Waiting, what)
+            (
+                wait.map_or(peer.since, |wait| wait.since),
+                format!("{} {who}", peer.display_name),
+                Style::Waiting,
+                what,
+            )
         }
         Row::Question(question) => {
             let (from, to) = (question.from(), question.to());
@@ -244,28 +246,28 @@ fn cells(model: &Model, row: &Row<'_>, wide: bool) -> Vec<CellText> {
     at.into_iter().chain([(format!(" {who}"), style), (what, Style::Plain)]).collect()
 }
 
-fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
+fn person(model: &Model, peer: &Peer, wide: bool) -> Vec<CellText> {
     let attempt = model.team.attempt_of(peer);
     let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
     let request = model.team.request_of(peer);
     // An agent does nothing until it has permission.
-    let (tries, doing) = match (request, peer.wait()) {
+    let (tries, doing) = match (request, wait_of(peer)) {
         (Some(request), _) => (format!("{}: {}", request.wants(), request.title), Style::Waiting),
-        (None, Some((wait, _))) => (wait, Style::Waiting),
+        (None, Some(wait)) => (wait_words(wait), Style::Waiting),
         (None, None) => (tries, Style::Plain),
     };
     let awaited = model.team.awaited_by(peer).join(", ");
     let waits = if awaited.is_empty() { String::new() } else { format!("waits for {awaited}") };
     let mut cells = vec![
         (format!(" {}", peer.display_name), Style::Plain),
-        (peer.status.clone(), state_style(&peer.status)),
+        (peer.status.to_string(), state_style(peer.status.as_str())),
     ];
     if wide {
         cells.push((tries, doing));
         cells.push((waits, Style::Waiting));
         cells.push((when(model, peer.last_seen), Style::Dim));
         if model.team.has_machines() {
-            cells.push((peer.machine.clone(), Style::Plain));
+            cells.push((peer.machine.clone().unwrap_or_default(), Style::Plain));
         }
     } else if waits.is_empty() || tries.is_empty() {
         cells.push((format!("{waits}{tries}"), doing));
@@ -282,9 +284,6 @@ fn empty(model: &Model, pane: Pane) -> &'static str {
             "no daemon answers; `svc start` in another terminal starts it, and this view then continues"
         }
         (Pane::People, DaemonConnectionState::Opening) => "…",
-        (Pane::People, DaemonConnectionState::Live) if model.team.has_agent_of_task() => {
-            "nobody else is here while agents of tasks work"
-        }
         (Pane::People, DaemonConnectionState::Live) if model.team.presence().1 > 0 => {
             "nobody is here; o shows who is offline"
         }

@@ -212,7 +212,8 @@ fn secrets_can_be_set_without_a_daemon_and_apply_at_once() {
     let add = ["mcp", "add", "web", "-t", "http", "-H", "X-Key: ${WEB_KEY}", &server.url()];
     svc(&home, &add).ok();
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-one\n").ok();
-    assert_eq!(svc(&home, &["mcp", "secret", "list", "web"]).ok().trim(), "WEB_KEY");
+    let listed = svc(&home, &["mcp", "secret", "list", "web"]);
+    assert!(listed.ok().contains("\nWEB_KEY"), "{listed:?}");
     let d = Daemon::with(|plan| plan.home(&home));
     in_state(&d, "web", "needs_auth");
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-two").ok();
@@ -228,7 +229,7 @@ fn secrets_can_be_set_without_a_daemon_and_apply_at_once() {
     assert_eq!(svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).code, Some(1));
     // Like every empty list.
     let none = svc(&home, &["mcp", "secret", "list", "web"]);
-    assert!(none.ok().contains("svc mcp secret set web KEY"), "{none:?}");
+    assert!(none.ok().contains("svc mcp secret set"), "{none:?}");
     assert_eq!(none.stderr, "");
     assert_no_secret_is_shown(&home, &d, &["hush-"]);
     assert_eq!(source(&d, "web")["state"], "misconfigured");

@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use svc_client::hosts::{HostError, KeptHost};
+use svc_client::hosts::{HostClient, HostError};
 use svc_model::{
     AgentId, MessageId, PeerId, StreamName,
     conversation::RunMode,
@@ -68,7 +68,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
     let stream = StreamName::new("peer", &peer);
     // Listen first and read second, or a message in between waits for the next one.
     let mut listener = store.bus().listen(&stream);
-    let host = agents.host(id).keep();
+    let host = agents.host(id);
     let mut mail = AgentMailing { core: core.clone(), peer, host, with_host: HashSet::new() };
     loop {
         wait_for_end_of_limit(core, &mail.peer).await?;
@@ -97,7 +97,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<()> {
 struct AgentMailing {
     core: Core,
     peer: PeerId,
-    host: KeptHost,
+    host: HostClient,
     /// Messages that the host has and that have begun no turn yet.
     with_host: HashSet<MessageId>,
 }
@@ -137,7 +137,7 @@ impl AgentMailing {
         Ok(true)
     }
 
-    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<Result<SendAnswer, HostError>> {
+    async fn hand_to_host(&self, waiting: AgentMail) -> Result<Result<SendAnswer, HostError>> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
             Some(from) => self.core.store.peers().get(&from).await?,

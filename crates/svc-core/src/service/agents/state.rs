@@ -373,11 +373,11 @@ pub(super) async fn set_peer_state(
 impl Agents {
     /// Probes an agent's host again and again until the future is dropped.
     pub(super) async fn watch_host(&self, id: &AgentId) {
-        let mut probe = self.host(id).keep();
+        let host = self.host(id);
         let mut is_first = true;
         loop {
             sleep(HOST_CHECK).await;
-            let is_reached = probe.ping().await.is_ok();
+            let is_reached = host.ping().await.is_ok();
             if let Err(error) = self.note_reached(id, is_reached, is_first).await {
                 let error = chain(&error);
                 tracing::error!(agent = %id, error, "cannot note whether a host answers");

@@ -1,4 +1,4 @@
-//! A scripted daemon for tests.
+//! A scripted daemon, for the tests of this crate.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ pub(super) fn discovery(home: &Path) -> Discovery {
     let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
     let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
     let config = Config::resolve(paths, &env, &Flags::default()).expect("is valid");
-    Discovery::new(&config, &env, None).expect("is valid")
+    Discovery::new(&config.paths, config.token_file.value, &env, None).expect("is valid")
 }
 
 pub(super) fn target(home: &Path) -> DaemonTarget {
