@@ -9,7 +9,7 @@ use svc_client::{Client, encode, with_object, with_query};
 use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
 
 use super::context::members;
-use super::naming::{LatestItem, all_items, identified, message_found, peer_found, peer_names};
+use super::naming::{LatestItem, all_items, identified, peer_found, peer_names};
 use super::output::{self, Column, Listing, Screen};
 use super::{Context, ExitResult};
 
@@ -171,8 +171,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
         }
         MessageCommand::Show { id } => {
             let id = identified(&client, id, LATEST_MESSAGE).await?;
-            let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
-            let message: Value = message_found(&client, &id, message).await?;
+            let message: Value = client.get(&format!("/v1/messages/{}", encode(&id))).await?;
             show(context, &client, &message).await
         }
     }

@@ -138,7 +138,7 @@ fn living_peer_wins_a_name_and_two_are_ambiguous() {
     let detail = text(&refused, "detail");
     let at = |part: &str| detail.find(part).unwrap_or_else(|| panic!("{part} in {detail}"));
     assert!(at(&ann) < at(&dead) && at(&bob) < at(&dead), "the living first: {detail}");
-    assert!(at("(online, gemini in /repo/app since 20") > at(&ann), "{detail}");
+    assert!(at("(reviewer, online, gemini in /repo/app since 20") > at(&ann), "{detail}");
     let send = json!({ "to": "reviewer", "text": "a" });
     let answer = d.post("/mcp", &tool_call("peer_send", &send)).ok(200);
     let error = &answer["result"]["structuredContent"]["error"];
@@ -171,17 +171,11 @@ fn name_of_several_that_are_gone_lists_the_latest_first() {
     let gone: Vec<String> = (0..10).map(|n| member("codex@app", &format!("s-{n}"))).collect();
     let detail = text(&problem(&d.get("/v1/peers/codex@app"), 422, "invalid_request"), "detail");
     assert!(detail.contains(&gone[9]) && !detail.contains(&gone[0]), "{detail}");
-    let tell = || {
-        let ran = svc(&d.home, &["tell", "codex@app", "hi"]);
-        assert_eq!(ran.code, Some(1), "{ran:?}");
-        ran.stderr
-    };
-    let told = tell();
+    let ran = svc(&d.home, &["tell", "codex@app", "hi"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let told = ran.stderr;
     assert!(told.find(&gone[9]) < told.find(&gone[8]) && !told.contains(&gone[1]), "{told}");
-    assert!(told.contains("  since 20") && told.ends_with("and 2 more\n"), "{told}");
-    let here = member("codex@app-2", "s-10");
-    d.post(&format!("/v1/peers/{here}/heartbeat"), &json!({ "status": "online" })).ok(200);
-    assert!(tell().ends_with("codex@app-2 is here in the same folder\n"));
+    assert!(told.contains(" since 20") && told.ends_with("and 2 more\n"), "{told}");
 }
 
 #[test]
@@ -351,11 +345,8 @@ fn latest_means_the_last_open_question() {
     say("notification", "build 12 is green");
     svc(&d.home, &["ask", "ann", "my own question", "--timeout", "0"]);
 
-    let ran = svc(&d.home, &["reply", "latest", "short"]);
-    let told = ran.ok();
-    assert!(told.contains("it answers what ann asked: long long ") && told.contains('…'), "{told}");
-    let ran = svc(&d.home, &["reply", "latest", "blue"]);
-    assert!(ran.ok().contains("it answers what ann asked: Which colour?\n"), "{ran:?}");
+    svc(&d.home, &["reply", "latest", "short"]).ok();
+    svc(&d.home, &["reply", "latest", "blue"]).ok();
     let had = read(&d, &ann);
     assert_eq!(each(&had, "text"), ["my own question", "short", "blue"]);
     assert_eq!(each(&had[1..], "correlation_id"), [second, first]);
@@ -473,13 +464,7 @@ fn names_belong_to_living_peers_and_messages_to_sessions() {
     svc(&d.home, &["tell", "claude-code@web", "for the sixth"]).ok();
     assert_eq!(peek(&d, "agent:claude:s-4").len(), 1);
     assert_eq!(peek(&d, "agent:claude:s-6").len(), 1);
-    // A sender to an ended session is told who is present.
-    let told = svc(&d.home, &["tell", "agent:claude:s-4", "still for the fourth"]);
-    told.ok();
-    assert!(
-        told.stderr.contains("claude-code@web, claude-code@web-2 are here in the same folder"),
-        "{told:?}"
-    );
+    svc(&d.home, &["tell", "agent:claude:s-4", "still for the fourth"]).ok();
 
     // A resumed session gets the shortest free name, and only its own messages.
     let resumed = session_event(&d, "s-4", "SessionStart", &json!({ "source": "resume" }));

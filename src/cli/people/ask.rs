@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::{
-    OperatorPresence, inbox_path, name_of, note_successor, peer, present, reaches_nobody, send,
+    OperatorPresence, inbox_path, name_of, peer, present, reaches_nobody, send,
 };
 use crate::cli::message::{expected, needs, text_or_input};
 use crate::cli::naming::peer_found;
@@ -72,15 +72,11 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
         } else {
             output::line(&asked)?;
             output::line(&format!("the answer to {id} will be in `svc inbox`"))?;
-            note_successor(&client, &receiver).await;
         }
         // As at the end of any other time: exit code 0 means that the answer is printed.
         return Ok(ExitCode::FAILURE);
     }
     wait.note(&format!("{asked}; waiting for the answer to {id}, which Ctrl-C leaves open"));
-    if !context.json {
-        note_successor(&client, &receiver).await;
-    }
     let end = wait.end(&mut answers, &mut deliveries, &mut changes);
     let end = async {
         let Some(seconds) = args.timeout else { return end.await.map(Some) };

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::message::{expected, text_or_input};
-use super::naming::{AdvisedError, all_items, message_found, peer_found};
+use super::naming::{AdvisedError, all_items, peer_found};
 use super::peer::only_at_terminal;
 use super::{Context, ExitResult, UsageError, output};
 
@@ -34,8 +34,6 @@ macro_rules! which_one {
     };
 }
 pub(super) use which_one;
-
-const FIRST_WORDS: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct TellArgs {
@@ -75,8 +73,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
             None => return Err(no_open_question(&client).await.into()),
         }
     } else {
-        let answered = client.get(&format!("/v1/messages/{}", encode(&args.message))).await;
-        message_found(&client, &args.message, answered).await?
+        client.get(&format!("/v1/messages/{}", encode(&args.message))).await?
     };
     let id = output::cell(&answered, "id");
     if answered["to_peer"] != PeerId::OPERATOR {
@@ -88,15 +85,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     });
     let sent = send(context, &output::cell(&answered, "from_peer"), body).await??;
     client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": [id] })).await?;
-    let result = report_sent(context, &client, &sent).await;
-    if !context.json && result.is_ok() {
-        let (from, text) = (output::cell(&answered, "from_peer"), output::cell(&answered, "text"));
-        let from = name_of(&peer(&client, &from).await);
-        let verb = if answered["type"] == "query" { "asked" } else { "said" };
-        let (from, beginning) = (output::visible(&from), first_words(&text));
-        output::line(&format!("it answers what {from} {verb}: {beginning}"))?;
-    }
-    result
+    report_sent(context, &client, &sent).await
 }
 
 /// The error for an inbox without open questions; names the command for an open request.
@@ -142,15 +131,6 @@ async fn open_questions(client: &Client, most: usize) -> Result<Vec<Value>, Clie
     all_items(client, &path, "messages", most, is_to_operator).await
 }
 
-fn first_words(text: &str) -> String {
-    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = words.char_indices().nth(FIRST_WORDS) {
-        words.truncate(end);
-        words.push('…');
-    }
-    output::visible(&words)
-}
-
 /// Sends a message exactly once, also when the daemon ends before it answers.
 async fn send(context: &Context, to: &str, body: Value) -> Result<Result<Value, ClientError>> {
     let path = format!("/v1/peers/{}/messages", encode(to));
@@ -170,35 +150,12 @@ async fn report_sent(context: &Context, client: &Client, sent: &Value) -> ExitRe
     }
     let when = expected(sent, &receiver);
     output::line(&format!("sent {} to {name}, {when}", output::cell(sent, "id")))?;
-    note_successor(client, &receiver).await;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Whether the receiver has ended, so that the message cannot be delivered.
 fn reaches_nobody(sent: &Value) -> bool {
     sent["delivery"] == "never" || sent["state"] == "undeliverable"
-}
-
-/// Says who else of the same client is here in the folder of one who is away: that one may be
-/// meant.
-async fn note_successor(client: &Client, receiver: &Value) {
-    let cell = |key| output::cell(receiver, key);
-    if cell("status") != "offline" || receiver["path"].is_null() {
-        return;
-    }
-    let (backend, path) = (cell("backend"), cell("path"));
-    let query = [("backend", Some(&*backend)), ("path", Some(&*path)), ("live", Some("true"))];
-    // The message is stored; a failure to list other peers is not a failure of the command.
-    let page: Value = client.get(&with_query("/v1/peers", &query)).await.unwrap_or_default();
-    let names: Vec<String> = output::items(&page, "peers")
-        .iter()
-        .filter(|peer| peer["role"] == receiver["role"])
-        .map(|peer| output::visible(&name_of(peer)))
-        .collect();
-    if !names.is_empty() {
-        let verb = if names.len() == 1 { "is" } else { "are" };
-        output::note(&format!("svc: {} {verb} here in the same folder", names.join(", ")));
-    }
 }
 
 fn inbox_path(rest: &str) -> String {
