@@ -25,7 +25,7 @@ use svc_sys::{
     telemetry,
 };
 
-use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
+use super::daemon::{DaemonProbe, find_daemon, probe};
 use super::{Context, ExitResult, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
@@ -453,17 +453,10 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     const CHECK: &str = "daemon";
     let (daemon, health) = match find_daemon(context).await {
         DaemonProbe::Absent => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
-        DaemonProbe::NotReady(pid) => {
-            return vec![warn(CHECK, not_ready(pid), "look again in a moment")];
+        DaemonProbe::Unready { problem, may_pass: true, .. } => {
+            return vec![warn(CHECK, problem, "look again in a moment")];
         }
-        DaemonProbe::WithoutSocket(daemon) => {
-            return vec![fail(CHECK, no_socket(&daemon), "svc restart")];
-        }
-        DaemonProbe::Silent { pid: Some(pid), problem } => {
-            let advice = format!("`svc logs`; if it hangs, `kill {pid}` and `svc start`");
-            return vec![fail(CHECK, format!("process {pid} does not answer: {problem}"), &advice)];
-        }
-        DaemonProbe::Silent { pid: None, problem } => {
+        DaemonProbe::Unready { problem, .. } => {
             return vec![fail(CHECK, problem, "`svc logs`; run as the user who runs the daemon")];
         }
         DaemonProbe::Running(daemon, health) => (daemon, health),

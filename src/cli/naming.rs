@@ -92,7 +92,8 @@ pub(super) async fn peer_found<T>(
     };
     // Where a peer exists, the error may be about its message.
     let is_missing = error.problem().is_some_and(|problem| {
-        problem.status == StatusCode::NOT_FOUND && !problem.detail.starts_with("there is no message")
+        problem.status == StatusCode::NOT_FOUND
+            && !problem.detail.starts_with("there is no message")
     });
     if !is_missing {
         return Err(error.into());

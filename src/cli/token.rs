@@ -11,7 +11,7 @@ use svc_model::{PageQuery, Timestamp, check_secret};
 use svc_sys::config::Flags;
 use svc_sys::private_file;
 
-use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
+use super::daemon::{DaemonProbe, SETTLING, find_settled_daemon};
 use super::output::{self, Column, Listing};
 use super::{Context, ExitResult, agent};
 
@@ -111,17 +111,14 @@ async fn rotate(context: &Context) -> ExitResult {
 
 /// Fails if that cannot be told.
 async fn is_daemon_running(context: &Context) -> Result<bool> {
-    let discovery = context.discovery()?;
-    Ok(match find_daemon(context).await {
-        _ if discovery.fixed().is_some() => true,
-        DaemonProbe::Running(..) => true,
-        DaemonProbe::Absent => false,
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
-        DaemonProbe::Silent { problem, .. } => bail!(
-            "a daemon seems to run but does not answer ({problem}), so the token stays as it is"
-        ),
-    })
+    if context.discovery()?.fixed().is_some() {
+        return Ok(true);
+    }
+    match find_settled_daemon(context, SETTLING).await {
+        DaemonProbe::Running(..) => Ok(true),
+        DaemonProbe::Absent => Ok(false),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}; the token stays as it is"),
+    }
 }
 
 fn replace(context: &Context, path: &Path, token: &str) -> Result<()> {

@@ -138,13 +138,21 @@ fn stop_never_signals_a_process_with_a_reused_pid() {
     // Nor while a command other than a daemon holds the database.
     let lock = fs::File::create(home.path("svc.db.lock")).unwrap();
     lock.lock().unwrap();
-    assert_eq!(svc(&home, &["stop"]).ok().trim(), "svc is not running");
     let pid = stranger.id().to_string();
     for command in [&["migrate"][..], &["serve", "--listen", "127.0.0.1:0"]] {
         let ran = svc(&home, command);
         assert_eq!(ran.code, Some(3), "{command:?}: {ran:?}");
         assert!(!ran.stderr.contains(&pid), "the stranger is not who has it: {ran:?}");
     }
+    // A daemon from which another one took the database begins anew with its lock held.
+    let started =
+        [&["stop"][..], &["token", "rotate"]].map(|args| Running::spawn(home.command(args)));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!home.path("token").exists(), "nothing is written before that is decided");
+    drop(lock);
+    let [stopped, rotated] = started.map(|running| running.wait(SOON));
+    assert_eq!(stopped.ok().trim(), "svc is not running");
+    assert_eq!(fs::read_to_string(home.path("token")).unwrap(), rotated.ok());
     assert!(stranger.try_wait().unwrap().is_none(), "the stranger lives");
     stranger.kill().unwrap();
     stranger.wait().unwrap();

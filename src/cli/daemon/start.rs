@@ -2,7 +2,6 @@
 //! and `svc restart`.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use svc_client::{DaemonFile, Endpoint, Url};
+use svc_client::{DaemonFile, Url};
 use svc_model::agent::AGENT_MARK;
 use svc_server::daemon;
 use svc_sys::config::{Config, Flags, Origin};
@@ -21,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::super::agent_away::living_hosts;
 use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
-use super::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
+use super::{DaemonProbe, SETTLING, find_daemon, find_settled_daemon};
 
 /// Deadline for the first response of a new daemon. It creates or migrates the database first, with
 /// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
@@ -42,12 +41,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool
     let config = context.config(&args.flags)?;
     match find_settled_daemon(context, TIMEOUT).await {
         DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
-        DaemonProbe::Silent { pid: Some(pid), problem } => bail!(
-            "a daemon (pid {pid}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {pid}`"
-        ),
-        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}"),
         DaemonProbe::Absent => {}
     }
     let home = &context.paths.home;
@@ -57,7 +51,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool
     }
     let log = args.flags.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let mut daemon = StartingDaemon::spawn(context, &config, args, log)?;
-    let ensured = daemon.wait(context, &config.listen).await;
+    let ensured = daemon.wait(context).await;
     let is_at =
         |url: &str| config.listen.iter().any(|it| Url::from_listener(*it).to_string() == url);
     if let Ok((daemon, true)) = &ensured
@@ -156,11 +150,7 @@ impl StartingDaemon {
         Ok(Self { child, log, log_start })
     }
 
-    async fn wait(
-        &mut self,
-        context: &Context,
-        addresses: &[SocketAddr],
-    ) -> Result<(DaemonFile, bool)> {
+    async fn wait(&mut self, context: &Context) -> Result<(DaemonFile, bool)> {
         let deadline = Instant::now() + TIMEOUT;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -177,9 +167,6 @@ impl StartingDaemon {
                 Some(status) => {
                     if !context.json {
                         self.show_log();
-                    }
-                    if let Some(other) = other_daemon(addresses).await {
-                        bail!("{other}");
                     }
                     let log = self.log.display();
                     match self.last_words().filter(|_| context.json) {
@@ -227,22 +214,6 @@ impl StartingDaemon {
             output::note(&format!("  {}", output::visible(line)));
         }
     }
-}
-
-/// The daemon of another data folder that listens on a wanted address, if there is one.
-async fn other_daemon(addresses: &[SocketAddr]) -> Option<String> {
-    for address in addresses.iter().filter(|address| address.port() != 0) {
-        let url = Url::from_listener(*address);
-        let Ok(health) = probe(Endpoint::Tcp(url.clone())).await else { continue };
-        if health.document.server == "svc" {
-            let who = health.document.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            return Some(format!(
-                "the svc of another data folder{who} is at {url}: stop it (`svc --home DIR stop`), or choose another \
-                 address with --listen or in config.toml"
-            ));
-        }
-    }
-    None
 }
 
 fn report(context: &Context, daemon: &DaemonFile, started: bool) -> ExitResult {
@@ -322,24 +293,17 @@ pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
 pub(crate) async fn stop_running(context: &Context) -> Result<Option<i32>> {
     // In a folder that others can write, `daemon.json` could name any process.
     private_file::check_folder(&context.paths.home)?;
-    let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {
+    let daemon = match find_settled_daemon(context, SETTLING).await {
         DaemonProbe::Absent => {
             // A waiter must not start a daemon that a person wants stopped.
             daemon::forget_killed(&context.paths);
             return Ok(None);
         }
-        DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => daemon,
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::Silent { pid: Some(pid), problem } => {
-            if gone(pid, Duration::from_secs(1)).await {
-                return Ok(None);
-            }
-            bail!(
-                "process {pid} does not answer as the daemon ({problem}), so it gets no signal; if it hangs, end it with \
-                 `kill {pid}`"
-            )
+        DaemonProbe::Running(daemon, _) => daemon,
+        DaemonProbe::Unready { pid: Some(pid), .. } if gone(pid, Duration::from_secs(1)).await => {
+            return Ok(None);
         }
-        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}"),
     };
     let pid = Pid::from_raw(daemon.pid).context("the daemon does not say which process it is")?;
     for (max_wait, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {

@@ -11,9 +11,7 @@ use svc_model::PeerId;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use super::{
-    OperatorPresence, inbox_path, name_of, peer, present, reaches_nobody, send,
-};
+use super::{OperatorPresence, inbox_path, name_of, peer, present, reaches_nobody, send};
 use crate::cli::message::{expected, needs, text_or_input};
 use crate::cli::naming::peer_found;
 use crate::cli::{Context, ExitResult, output};

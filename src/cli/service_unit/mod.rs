@@ -60,8 +60,8 @@ pub(super) async fn run(context: &Context, command: ServiceCommand) -> ExitResul
 /// The process of the daemon of this data folder, whoever started it.
 async fn daemon_pid(context: &Context) -> Option<i32> {
     match find_daemon(context).await {
-        DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => Some(daemon.pid),
-        DaemonProbe::NotReady(pid) | DaemonProbe::Silent { pid, .. } => pid,
+        DaemonProbe::Running(daemon, _) => Some(daemon.pid),
+        DaemonProbe::Unready { pid, .. } => pid,
         DaemonProbe::Absent => None,
     }
 }
