@@ -378,27 +378,6 @@ fn open_question_stays_in_the_inbox_until_answered() {
 }
 
 #[test]
-fn taking_the_name_of_a_living_peer_is_noted() {
-    let d = Daemon::start();
-    let ann = agent(&d, "ann");
-    let take = |path: &str| {
-        let args = ["peer", "register", "--display-name", "ann", "--backend", "x", "--path", path];
-        svc(&d.home, &args)
-    };
-    let ran = take("/tmp/a");
-    ran.ok();
-    assert!(
-        ran.stderr.contains("svc: ann is also the name of ") && ran.stderr.contains(&ann),
-        "{ran:?}"
-    );
-    for peer in each(&page(&d.get("/v1/peers"), "peers"), "peer_id") {
-        d.post(&format!("/v1/peers/{peer}/heartbeat"), &json!({ "status": "offline" })).ok(200);
-    }
-    let ran = take("/tmp/b");
-    assert!(ran.ok().contains("ann") && ran.stderr.is_empty(), "the name is free: {ran:?}");
-}
-
-#[test]
 fn question_has_the_same_state_on_screen_and_in_a_pipe() {
     let d = Daemon::start();
     agent(&d, "ann");
