@@ -1,24 +1,19 @@
 //! `svc install` and `svc uninstall`: changes the files, and starts, checks or stops the daemon.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileOutcome, InstallParts, InstallRecord,
-    InstallScope, InstalledFile, Installer, KnownClient, apply, file::copy_of, probe, trust,
+    InstallScope, Installer, KnownClient, apply, probe, trust,
 };
 use svc_model::{HARMLESS_TOOLS, OWN_SCOPES};
 use svc_server::daemon::stays_stopped;
 use svc_sys::config::FileConfig;
 use svc_sys::{private_file, telemetry};
-use svc_wire::json_rpc::JsonRpcWriter;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::Command;
-use tokio::time::timeout;
 
 use super::report::{ClientChanges, FileResult, Report};
 use super::status::status;
@@ -110,7 +105,7 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         notes.extend(scopes_note(context));
     }
     if !args.dry_run && args.files() == InstallScope::User {
-        notes.extend(daemon_note(context, &command, args.no_start).await);
+        notes.push(daemon_note(context, args.no_start).await);
     }
     let report =
         Report { clients: &results, settings: granted, notes: &notes, failures: &failures };
@@ -263,38 +258,12 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
     let changed = results.iter().any(ClientChanges::is_changed);
     let mut notes = Vec::new();
     if changed && !args.dry_run {
-        notes.extend(unrecorded(&results, &recorded));
         notes.push("open sessions keep what they have until they end".to_owned());
         notes.extend(after_uninstall(context, args.no_stop).await);
         notes.extend(scopes_note(context));
     }
     let report = Report { clients: &results, settings: None, notes: &notes, failures: &[] };
     report.print(context, args.dry_run, "removed")
-}
-
-/// Says that the record of an installation is missing, and which copies stay.
-fn unrecorded(results: &[ClientChanges], recorded: &[InstalledFile]) -> Vec<String> {
-    let is_known = |path: &Path| recorded.iter().any(|file| file.path == path);
-    let changed: Vec<&PathBuf> = results
-        .iter()
-        .flat_map(|result| &result.files)
-        .filter(|(path, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))) && !is_known(path))
-        .map(|(path, _)| path)
-        .collect();
-    if changed.is_empty() {
-        return Vec::new();
-    }
-    let mut notes = vec![
-        "this data folder has no record of some of these installations: what is known as svc's was removed, and Codex may \
-         keep trust in hooks that are gone ([hooks.state] in its config.toml)"
-            .to_owned(),
-    ];
-    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    let copies = changed.into_iter().map(|path| copy_of(&real(path)));
-    notes.extend(copies.filter(|copy| copy.exists()).map(|copy| {
-        format!("{} stays, as its file was changed after it was copied; remove it if you do not need it", copy.display())
-    }));
-    notes
 }
 
 fn notes(
@@ -352,42 +321,28 @@ fn notes(
     notes
 }
 
-/// Deadline for the response of `svc stdio`.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Starts the daemon unless it runs or `no_start` is set. Returns sentences that say whether
-/// clients reach it.
-async fn daemon_note(context: &Context, command: &ClientCommand, no_start: bool) -> Vec<String> {
-    let mut notes = Vec::new();
-    if matches!(find_daemon(context).await, DaemonProbe::Absent) {
-        if stays_stopped(&context.paths) {
-            let note = "the daemon stays stopped (`svc stop --stay`): `svc start` starts it";
-            return vec![note.to_owned()];
-        }
-        if no_start {
-            let note = "the daemon does not run: `svc start` or a client's next session starts it";
-            return vec![note.to_owned()];
-        }
-        match ensure_apart(context).await {
-            Ok((daemon, true)) => {
-                notes.push(format!("started the daemon: {} (pid {})", daemon.url, daemon.pid));
-            }
-            Ok((_, false)) => {}
-            Err(error) => {
-                let why = telemetry::chain(&*error);
-                return vec![format!("the daemon does not start: {why}; see `svc doctor`")];
-            }
+/// Starts the daemon unless it runs or `no_start` is set, and says in a sentence what came of that.
+async fn daemon_note(context: &Context, no_start: bool) -> String {
+    match find_daemon(context).await {
+        DaemonProbe::Absent => {}
+        DaemonProbe::Running(..) => return "the daemon runs".to_owned(),
+        DaemonProbe::Unready { problem, .. } => return problem,
+    }
+    if stays_stopped(&context.paths) {
+        return "the daemon stays stopped (`svc stop --stay`): `svc start` starts it".to_owned();
+    }
+    if no_start {
+        let note = "the daemon does not run: `svc start` or a client's next session starts it";
+        return note.to_owned();
+    }
+    match ensure_apart(context).await {
+        Ok((daemon, true)) => format!("started the daemon: {} (pid {})", daemon.url, daemon.pid),
+        Ok((_, false)) => "the daemon runs".to_owned(),
+        Err(error) => {
+            let why = telemetry::chain(&*error);
+            format!("the daemon does not start: {why}; see `svc doctor`")
         }
     }
-    notes.push(match timeout(TIMEOUT, introduce(command)).await {
-        Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
-        Ok(Err(error)) => {
-            let why = telemetry::chain(&*error);
-            format!("`svc stdio` does not reach the daemon: {why}; see `svc doctor`")
-        }
-        Err(_) => "`svc stdio` does not reach the daemon in time; see `svc doctor`".to_owned(),
-    });
-    notes
 }
 
 /// Stops the daemon after an uninstallation if no client is left and `no_stop` is not set. Returns
@@ -420,30 +375,4 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// Sends `initialize` to `svc stdio`, as a client does.
-async fn introduce(command: &ClientCommand) -> Result<()> {
-    let mut child = Command::new(command.path())
-        .args(command.arguments(InstallScope::User, &["stdio"]))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let (input, output) = (child.stdin.take(), child.stdout.take());
-    let (Some(mut input), Some(output)) = (input, output) else { anyhow::bail!("it has no input") };
-    let hello = JsonRpcWriter::new().id(&1).method("initialize").params(&json!({
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": { "name": "svc-install", "version": env!("CARGO_PKG_VERSION") },
-    }));
-    input.write_all(format!("{}\n", hello.into_text()).as_bytes()).await?;
-    let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
-    let answer: Value = serde_json::from_str(&line)?;
-    anyhow::ensure!(answer.pointer("/result/serverInfo/name") == Some(&json!("svc")), "{answer}");
-    // `svc stdio` and its session end with the input.
-    drop(input);
-    child.wait().await?;
-    Ok(())
 }
