@@ -36,7 +36,7 @@ const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as
 
 pub(super) async fn status(context: &Context, named: &str, away: Error) -> ExitResult {
     let found = find(context, named, away).await?;
-    print_agent(context, view(&found))
+    print_agent(context, &view(&found))
 }
 
 /// Sends lines of standard input to an agent until the input or the agent ends.

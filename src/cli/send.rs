@@ -78,10 +78,8 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
         present(&client).await?;
         body["opts"]["from_peer_id"] = PeerId::OPERATOR.into();
     }
-    let instance = body["instance"].as_str();
-    let sent = client.post("/v1/send_message", &body).await;
-    let sent: Value = sent.map_err(|error| agent::unread(context, instance, error))?;
-    if let Some(name) = instance.filter(|name| sent["instance"] == *name) {
+    let sent: Value = client.post("/v1/send_message", &body).await?;
+    if let Some(name) = body["instance"].as_str().filter(|name| sent["instance"] == *name) {
         note_namesake(&client, name, &body["opts"]["mode"]).await;
     }
     if args.is_async {

@@ -471,7 +471,6 @@ fn request_is_shown_and_answerable_in_every_view_for_people() {
     for words in ["it asks: Write: /etc/x", &*id, "  allow: ", "  deny: ", "svc agent answer"] {
         assert!(status.contains(words), "{words}: {status}");
     }
-    assert!(status.contains("started:") && !status.contains("started_at"), "{status}");
     let status = svc(&d.home, &["agent", "status", &key, "--json"]).json();
     assert_eq!(status["requests"][0]["request_id"], json!(id), "{status}");
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
