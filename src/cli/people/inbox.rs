@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, with_object};
 
-use super::{inbox_path, name_of, open_questions, option_ids, peer, present, wants};
+use super::{inbox_path, name_of, open_questions, peer, present};
 use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::{only_at_terminal, waits_at_terminal};
 use crate::cli::{Context, ExitResult, output};
@@ -100,6 +100,17 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> Re
         output::block(&format!("{name} waits for {asked} ({since})\n\n"))?;
     }
     Ok(())
+}
+
+/// What whoever opened a request wants of a person.
+fn wants(request: &Value) -> &'static str {
+    if request["kind"] == "question" { "asks a question" } else { "needs permission" }
+}
+
+fn option_ids(request: &Value) -> String {
+    let options = output::items(request, "options").iter();
+    let ids = options.map(|option| output::visible(&output::cell(option, "option_id")));
+    ids.collect::<Vec<_>>().join(", ")
 }
 
 fn asked_call(request: &Value) -> String {

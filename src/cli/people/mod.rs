@@ -18,7 +18,6 @@ use tokio::time::sleep;
 
 use super::message::{expected, text_or_input};
 use super::naming::{AdvisedError, all_items, peer_found};
-use super::peer::only_at_terminal;
 use super::{Context, ExitResult, UsageError, output};
 
 pub(super) use ask::{AskArgs, ask};
@@ -70,7 +69,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     let answered = if args.message == LATEST {
         match open_questions(&client, 1).await?.pop() {
             Some(question) => question,
-            None => return Err(no_open_question(&client).await.into()),
+            None => return Err(no_open_question().into()),
         }
     } else {
         client.get(&format!("/v1/messages/{}", encode(&args.message))).await?
@@ -88,39 +87,12 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     report_sent(context, &client, &sent).await
 }
 
-/// The error for an inbox without open questions; names the command for an open request.
-async fn no_open_question(client: &Client) -> AdvisedError {
+fn no_open_question() -> AdvisedError {
     let problem =
         ClientProblem::stated(StatusCode::NOT_FOUND, "not_found", "no question to you is open");
-    let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
-    let page: Value = client.get("/v1/requests?open=true&limit=1").await.unwrap_or_default();
-    let request = output::items(&page, "requests").first();
-    let advice = match request.filter(|request| !only_at_terminal(request)) {
-        None => advice.to_owned(),
-        Some(request) => {
-            let cell = |key| output::visible(&output::cell(request, key));
-            let key = cell("session_key");
-            // The session of a person is no agent of svc.
-            let command = match request["agent_id"].as_str() {
-                Some(_) => format!("svc agent answer {key} latest OPTION"),
-                None => format!("svc answer {} OPTION", cell("request_id")),
-            };
-            let (wants, title, options) = (wants(request), cell("title"), option_ids(request));
-            format!("{key} {wants} ({title}), and `{command}` answers that ({options})")
-        }
-    };
-    AdvisedError::new(ClientError::Problem(Box::new(problem)), &advice)
-}
-
-/// What whoever opened a request wants of a person.
-fn wants(request: &Value) -> &'static str {
-    if request["kind"] == "question" { "asks a question" } else { "needs permission" }
-}
-
-fn option_ids(request: &Value) -> String {
-    let options = output::items(request, "options").iter();
-    let ids = options.map(|option| output::visible(&output::cell(option, "option_id")));
-    ids.collect::<Vec<_>>().join(", ")
+    let advice = "`svc tell NAME …` says something, `svc reply ID …` answers another message, and `svc answer` what \
+                  needs permission";
+    AdvisedError::new(ClientError::Problem(Box::new(problem)), advice)
 }
 
 /// Questions to the operator that nobody has answered, the latest first, at most `most`.
@@ -206,28 +178,15 @@ impl AnswerArgs {
     }
 }
 
-/// The error for a request without an option: names those that there are.
-async fn no_option(client: &Client, request: &str) -> UsageError {
-    let page: Value = client.get("/v1/requests?open=true&limit=500").await.unwrap_or_default();
-    let is_it = |it: &&Value| {
-        let is_named = || it["request_id"].as_str().is_some_and(|id| id.starts_with(request));
-        !only_at_terminal(it) && (request == LATEST || is_named())
-    };
-    let open = output::items(&page, "requests").iter().find(is_it);
-    let known = match open {
-        Some(open) => format!("its options are: {}", option_ids(open)),
-        None if request == LATEST => "no request is open".to_owned(),
-        None => format!("no request {} is open", output::visible(request)),
-    };
-    let usage = "svc answer [REQUEST] OPTION [TEXT]";
-    UsageError(format!("say which option, or - for words alone: `{usage}`; {known}"))
-}
-
 pub(super) async fn answer(context: &Context, args: AnswerArgs) -> ExitResult {
     let confirm = args.confirm;
     let (request, option, text) = args.split()?;
     let client = context.client()?;
-    let Some(option) = option else { return Err(no_option(&client, &request).await.into()) };
+    let Some(option) = option else {
+        let usage = "say which option, or - for words alone: `svc answer [REQUEST] OPTION [TEXT]`; \
+                     `svc inbox` shows the options";
+        bail!(UsageError(usage.to_owned()));
+    };
     let option_id = (option != "-").then_some(option);
     let body = json!({ "option_id": option_id, "text": text, "confirm": confirm });
     let path = format!("/v1/requests/{}/answer", encode(&request));
