@@ -228,7 +228,7 @@ enum Command {
     #[command(after_help = hook::EXAMPLES)]
     Hook(hook::HookArgs),
     /// Run the daemon as a service that starts at log-in (systemd, launchd)
-    #[command(subcommand, after_help = "Example:\n  svc service install --dry-run")]
+    #[command(subcommand, after_help = "Example:\n  svc service install")]
     Service(service_unit::ServiceCommand),
     /// Show or check the configuration
     #[command(subcommand, after_help = "Example:\n  svc config show")]

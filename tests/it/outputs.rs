@@ -316,14 +316,6 @@ fn setting_up() {
     for (name, args) in cases {
         snapshots.check(name, &shown(&home, args));
     }
-    #[cfg(target_os = "linux")]
-    for (name, args) in [
-        ("service_install_dry_run", ["service", "install", "--dry-run"].as_slice()),
-        ("service_install_dry_run_json", &["service", "install", "--dry-run", "--json"]),
-    ] {
-        snapshots.check(name, &shown(&home, args));
-    }
-    #[cfg(target_os = "linux")]
     snapshots.finish();
 }
 
