@@ -157,7 +157,7 @@ pub(super) async fn watch(context: &Context, id: &str, after: Option<u64>) -> Ex
         let data: Value =
             serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
         if context.json {
-            output::ndjson(&task_run::event_document(id, &kind, &data))?;
+            output::ndjson(&json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
             let line = data["line"].as_str().context("the daemon sent a frame without a line")?;
             has_words |= data["kind"] != "stderr";

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
-use svc_client::{Client, Discovery, FollowItem, Follower, with_query};
+use svc_client::{Client, Discovery};
 use svc_host::runner::{
     EventSender, LeftoverSpool, Run, RunNotice, RunObserver, RunReport, RunnerChild, SendOutcome,
     Signals, SpoolHeader, TaskDocument,
@@ -27,8 +27,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::context::members;
-use super::events::note;
-use super::{Context, ExitResult, UsageError, exit, output, terminal};
+use super::{Context, ExitResult, UsageError, exit, output};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +42,7 @@ the daemon is back. If the daemon is away at the command's end, svc waits for 60
 SVC_TASK_RUN_PATIENCE_SECONDS says, or until Ctrl-C; then it prints the command that sends the rest later. \
 `svc task cancel` ends the command.
 
-With --json the events of the task are printed as `svc task watch --json` prints them, and not the output. The command \
+With --json one document at the end has the task's id and the exit code, and the output is not printed. The command \
 has no terminal to read from.";
 
 /// How long to retry at the end while the daemon is away, unless `SVC_TASK_RUN_PATIENCE_SECONDS`
@@ -77,12 +76,8 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
     let discovery = context.discovery()?;
     check_reachable(&discovery).await.context("the command was not started")?;
     let header = header(&args);
-    let mode = match (context.json, args.quiet) {
-        (true, _) => PrintMode::Json,
-        (false, true) => PrintMode::Quiet,
-        (false, false) => PrintMode::Announced,
-    };
-    let printer = Arc::new(RunPrinter::new(mode, discovery.clone(), max_wait));
+    let announces = !args.quiet && !context.json;
+    let printer = Arc::new(RunPrinter::new(!context.json, announces));
     let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
     // Installed before the command starts, as signals are forwarded to the command from then on.
     let signals = Signals::new()?;
@@ -95,12 +90,18 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
             return Ok(ExitCode::from(CANNOT_START));
         }
     };
-    conclude(run.attend(child, signals, max_wait).await?)
+    conclude(context, run.attend(child, signals, max_wait).await?)
 }
 
-fn conclude(report: RunReport) -> ExitResult {
+fn conclude(context: &Context, report: RunReport) -> ExitResult {
     if let SendOutcome::NoTask(problem) = report.outcome {
         bail!("{problem}; the command was stopped");
+    }
+    let code = report.exit.shell_code();
+    if context.json {
+        let task = report.task.as_ref().map(TaskDocument::id);
+        let document = json!({ "task_id": task, "exit_code": code, "leftover": report.leftover });
+        output::json(&document)?;
     }
     if let Some(path) = report.leftover {
         let path = path.display();
@@ -108,7 +109,7 @@ fn conclude(report: RunReport) -> ExitResult {
             "svc: not everything reached the daemon; the rest is in {path}: `svc task resend {path}`"
         ));
     }
-    Ok(ExitCode::from(report.exit.shell_code()))
+    Ok(ExitCode::from(code))
 }
 
 fn header(args: &RunArgs) -> SpoolHeader {
@@ -160,84 +161,25 @@ async fn check_reachable(discovery: &Discovery) -> Result<()> {
     }
 }
 
-/// An event of a task's stream as `--json` prints it.
-pub(super) fn event_document(id: Option<u64>, kind: &str, data: &Value) -> Value {
-    json!({ "id": id, "kind": kind, "data": data })
-}
-
 /// Prints a run. After an output was closed it is not written to again.
 #[derive(Debug)]
 struct RunPrinter {
-    mode: PrintMode,
-    discovery: Discovery,
-    /// How long the daemon may be away when only the printing of events is left.
-    max_wait: Duration,
-    all_sent: CancellationToken,
+    shows_output: bool,
+    /// Prints the task's id on standard error.
+    announces: bool,
     stdout: Mutex<Option<Stdout>>,
     stderr: Mutex<Option<Stderr>>,
     muted: CancellationToken,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PrintMode {
-    /// The command's output, and the task's id on standard error.
-    Announced,
-    Quiet,
-    /// The task's events as the daemon has them, one per line.
-    Json,
-}
-
 impl RunPrinter {
-    fn new(mode: PrintMode, discovery: Discovery, max_wait: Duration) -> Self {
+    fn new(shows_output: bool, announces: bool) -> Self {
         Self {
-            mode,
-            discovery,
-            max_wait,
-            all_sent: CancellationToken::new(),
+            shows_output,
+            announces,
             stdout: Mutex::new(Some(tokio::io::stdout())),
             stderr: Mutex::new(Some(tokio::io::stderr())),
             muted: CancellationToken::new(),
-        }
-    }
-
-    /// Prints the events of the task, to its end.
-    async fn follow(&self, task: &TaskDocument) -> Result<()> {
-        let path = with_query("/v1/biam/subscribe", &[("task_id", Some(task.id()))]);
-        let mut follower = Follower::new(self.discovery.clone(), path).patient();
-        let mut is_away = false;
-        while let Some(item) = self.next_item(&mut follower, is_away).await? {
-            let FollowItem::Event { id, kind, data } = item else {
-                is_away = matches!(item, FollowItem::Disconnected { .. });
-                note(&item);
-                continue;
-            };
-            let document = event_document(id, &kind, &serde_json::from_str(&data)?);
-            let line = format!("{}\n", terminal::json(&document.to_string()));
-            self.copy(&self.stdout, line.as_bytes()).await;
-            if kind == "terminal" {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The next item of the task's events. Fails if the daemon has had all events of the run and is
-    /// away for longer than the run waits for it: somebody waits for the command's exit code.
-    async fn next_item(
-        &self,
-        follower: &mut Follower,
-        is_away: bool,
-    ) -> Result<Option<FollowItem>> {
-        let is_late = async {
-            if !is_away {
-                std::future::pending::<()>().await;
-            }
-            self.all_sent.cancelled().await;
-            sleep(self.max_wait).await;
-        };
-        tokio::select! {
-            item = follower.next() => Ok(item?),
-            () = is_late => bail!("the daemon is away; it has all of them"),
         }
     }
 
@@ -264,28 +206,17 @@ impl RunPrinter {
 
 impl RunObserver for RunPrinter {
     async fn output(&self, pipe: FrameKind, bytes: &[u8]) {
-        if self.mode == PrintMode::Json {
-            return;
-        }
         match pipe {
+            _ if !self.shows_output => {}
             FrameKind::Stdout => self.copy(&self.stdout, bytes).await,
             FrameKind::Stderr => self.copy(&self.stderr, bytes).await,
         }
     }
 
-    async fn task_made(&self, task: &TaskDocument) {
-        if self.mode == PrintMode::Announced {
+    fn task_made(&self, task: &TaskDocument) {
+        if self.announces {
             output::note(&format!("svc: task {}", task.id()));
         }
-        if self.mode == PrintMode::Json
-            && let Err(error) = self.follow(task).await
-        {
-            output::note(&format!("svc: the task's events cannot be followed: {error}"));
-        }
-    }
-
-    fn all_sent(&self) {
-        self.all_sent.cancel();
     }
 
     fn mute(&self) {
@@ -340,12 +271,12 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     }
     let (discovery, max_wait) = (context.discovery()?, max_wait(context, RESEND_TIMEOUT)?);
     let sender = EventSender {
-        discovery: discovery.clone(),
+        discovery,
         create: header.create,
         reader,
         max_wait,
         accept_begun: true,
-        observer: Arc::new(RunPrinter::new(PrintMode::Quiet, discovery, max_wait)),
+        observer: Arc::new(RunPrinter::new(true, false)),
     };
     let (outcome, task) = sender.run_to_end(written).await;
     match outcome {
@@ -365,28 +296,4 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     let id = task.as_ref().map(TaskDocument::id).unwrap_or_default();
     let line = format!("task {id} has all lines; removed {}", file.display());
     context.print_line(&json!({ "task_id": id, "removed": file }), &line)
-}
-
-#[cfg(test)]
-mod tests {
-    use svc_sys::config::{Env, Paths};
-    use tokio::time::timeout;
-
-    use super::*;
-
-    /// The daemon was killed after it had the last event and before it told that one.
-    #[tokio::test]
-    async fn run_in_json_ends_although_the_daemon_does_not_come_back() {
-        let home = tempfile::tempdir().unwrap();
-        let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
-        let paths = Paths::resolve(&env, Some(home.path())).unwrap();
-        let discovery = Discovery::for_agent(&paths, &env, None).unwrap();
-        let printer = RunPrinter::new(PrintMode::Json, discovery, Duration::from_millis(1));
-        let task = TaskDocument(json!({ "task_id": "task_1" }));
-        let followed = timeout(Duration::from_millis(200), printer.follow(&task)).await;
-        followed.expect_err("while the command runs the daemon may be away for any time");
-        printer.all_sent();
-        let followed = timeout(Duration::from_mins(1), printer.follow(&task)).await;
-        followed.expect("it ends").expect_err("not all was printed");
-    }
 }

@@ -348,21 +348,14 @@ fn run_says_that_it_waits_for_the_daemon() {
 }
 
 #[test]
-fn run_prints_the_events_that_watch_prints_under_json() {
+fn run_prints_one_document_under_json() {
     let d = Daemon::start();
-    let script = "echo one; echo two; exit 3";
-    let ran = svc(&d.home, &["task", "run", "--json", "--", "sh", "-c", script]);
+    let ran = svc(&d.home, &["task", "run", "--json", "--", "sh", "-c", "echo one; exit 3"]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
+    let told: Value = serde_json::from_str(&ran.stdout).expect("one document");
     let task = text(&only_task(&d), "task_id");
-    let watched = svc(&d.home, &["task", "watch", &task, "--json"]);
-    let events = |ran: &Ran| -> Vec<Value> {
-        ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    };
-    let (printed, watched) = (events(&ran), events(&watched));
-    assert_eq!(printed, watched);
-    let kinds: Vec<&Value> = printed.iter().map(|event| &event["kind"]).collect();
-    assert_eq!(kinds, ["task", "task", "frame", "frame", "terminal"]);
-    assert_eq!(printed[4]["data"]["task_id"], json!(task), "the end is the task");
+    assert_eq!(told, json!({ "task_id": task, "exit_code": 3, "leftover": null }));
+    assert_eq!(lines(&d, &task, "stdout"), ["one"]);
 }
 
 #[test]
