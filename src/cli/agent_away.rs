@@ -156,16 +156,10 @@ async fn find(context: &Context, named: &str, away: Error) -> Result<FoundHost> 
         let latest = found.into_iter().max_by_key(started);
         return latest.ok_or(away);
     }
-    let is_meant = |host: &FoundHost| match &host.said {
+    found.retain(|host| match &host.said {
         Ok(status) => is_named(&status.agent, named),
         Err(_) => is_beginning(host.id.as_str(), named),
-    };
-    if found.iter().any(is_meant) {
-        found.retain(is_meant);
-    } else {
-        let was_started_as = |status: &HostStatus| was_started_as(&status.agent, named);
-        found.retain(|host| host.said.as_ref().is_ok_and(was_started_as));
-    }
+    });
     match found.len() {
         0 => bail!(
             "no daemon runs, and no living host is that of an agent {named:?}; `svc agent list` shows them, `svc start` starts a daemon"
@@ -192,10 +186,8 @@ fn is_named(info: &AgentInfo, named: &str) -> bool {
         || info.session_key == named
         || short == named
         || short.strip_suffix(":main") == Some(&*named)
-}
-
-fn was_started_as(info: &AgentInfo, name: &str) -> bool {
-    info.session_key == format!("agent:{}:{}", info.instance, name.to_ascii_lowercase())
+        // The name that it was started with.
+        || info.session_key == format!("agent:{}:{named}", info.instance)
 }
 
 pub(super) struct FoundHost {

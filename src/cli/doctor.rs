@@ -34,10 +34,6 @@ const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 const LATELY: Duration = Duration::from_hours(1);
 /// How long before writes will be refused the check begins to warn.
 const SOON: Duration = Duration::from_hours(30 * 24);
-/// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
-const LARGE_WAL: u64 = 128 * 1024 * 1024;
-/// A clock before this (1 July 2025) is wrong.
-const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -77,12 +73,10 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     findings.extend(config.as_ref().map(token));
     findings.extend(filesystem(&context.paths.home));
     findings.extend(space(context).await);
-    findings.push(clock());
     match config.as_ref().map(PostgresOptions::configured) {
         Some(Ok(Some(server))) => findings.extend(database(server).await),
         Some(Err(error)) => findings.push(fail(DATABASE, error.to_string(), "correct it")),
         Some(Ok(None)) | None => {
-            findings.extend(wal(context));
             findings.extend(moved(context).await);
             findings.extend(schema(context).await);
         }
@@ -335,25 +329,6 @@ fn is_soon_full(growth: &Value) -> bool {
     refuses && at.is_some_and(|at| at < SystemClock.now().plus(SOON))
 }
 
-fn clock() -> Finding {
-    let now = SystemClock.now();
-    let text = now.to_string();
-    if now < EARLIEST {
-        let advice = "set the clock; times in the log and expiries depend on it";
-        return fail("clock", format!("it says {text}"), advice);
-    }
-    ok("clock", text)
-}
-
-fn wal(context: &Context) -> Option<Finding> {
-    const CHECK: &str = "write-ahead log";
-    let path = context.paths.home.join("svc.db-wal");
-    let size = std::fs::metadata(&path).ok()?.len();
-    let detail = format!("{} KiB", size / 1024);
-    let advice = "some program keeps a read transaction open on svc.db; end it (a sqlite3 shell?)";
-    Some(if size > LARGE_WAL { warn(CHECK, detail, advice) } else { ok(CHECK, detail) })
-}
-
 const DATABASE: &str = "database";
 /// A longer round trip slows every write.
 const SLOW_ROUND_TRIP: Duration = Duration::from_millis(5);
@@ -480,12 +455,6 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     } else {
         warn("version", format!("the daemon is {theirs}, this program {ours}"), "svc restart")
     });
-    let started = health.document.started_at.as_deref().and_then(Timestamp::parse);
-    let latest = SystemClock.now().plus(Duration::from_secs(5));
-    if started.is_some_and(|started| started > latest) {
-        let advice = "the clock was set back; check time synchronisation";
-        findings.push(warn("clock", "the daemon started in the future".to_owned(), advice));
-    }
     if may_ask {
         findings.extend(access(context).await);
     }

@@ -137,18 +137,14 @@ fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
         let is_transient = client.is_some_and(ClientError::is_transient);
         let retryable = problem.retryable.unwrap_or(is_transient);
         let mut document = problem_of(&problem.code, title.unwrap_or("Error"), text, retryable);
-        if let Some(kind) = &problem.kind {
-            document["type"] = json!(kind);
-        }
-        document["status"] = json!(problem.status.as_u16());
-        if let Some(field) = &problem.field {
-            document["field"] = json!(field);
-        }
-        if let Some(reason) = &problem.reason {
-            document["reason"] = json!(reason);
-        }
-        if let Some(id) = &problem.request_id {
-            document["request_id"] = json!(id);
+        let further = json!({
+            "type": problem.kind, "status": problem.status.as_u16(), "field": problem.field,
+            "reason": problem.reason, "request_id": problem.request_id,
+        });
+        for (name, value) in further.as_object().into_iter().flatten() {
+            if !value.is_null() {
+                document[name] = value.clone();
+            }
         }
         return document;
     }

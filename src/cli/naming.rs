@@ -148,34 +148,21 @@ pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) ->
     AdvisedError { text, source }
 }
 
-/// Similar names, from the closest kind of match only; living participants first.
+/// Similar names: those of living participants if there are any.
 fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
     let wanted = name.to_lowercase();
-    let kinds: [&dyn Fn(&str) -> bool; 4] = [
-        &|known| known == wanted,
-        &|known| known.split(['@', ':']).any(|part| part == wanted),
-        &|known| {
-            wanted.len() > 2
-                && (known.contains(&wanted) || known.len() > 2 && wanted.contains(known))
-        },
-        &|known| wanted.len() > 3 && levenshtein(known, &wanted) <= 2,
-    ];
-    for is_living in [true, false] {
-        for is_near in kinds {
-            let mut names: Vec<&str> = peers
-                .iter()
-                .filter(|peer| (peer["status"] != "offline") == is_living)
-                .filter_map(|peer| peer["display_name"].as_str())
-                .filter(|known| is_near(&known.to_lowercase()))
-                .collect();
-            names.dedup();
-            names.truncate(NEAR);
-            if !names.is_empty() {
-                return names;
-            }
-        }
-    }
-    Vec::new()
+    let is_near = |known: &&str| {
+        let known = known.to_lowercase();
+        wanted.len() > 2 && (known.contains(&wanted) || known.len() > 2 && wanted.contains(&known))
+            || wanted.len() > 3 && levenshtein(&known, &wanted) <= 2
+    };
+    let among = |is_living: bool| {
+        let peers = peers.iter().filter(|peer| (peer["status"] != "offline") == is_living);
+        let names = peers.filter_map(|peer| peer["display_name"].as_str());
+        names.filter(is_near).take(NEAR).collect::<Vec<_>>()
+    };
+    let living = among(true);
+    if living.is_empty() { among(false) } else { living }
 }
 
 #[cfg(test)]
@@ -202,7 +189,6 @@ mod tests {
             ("gemini", &["gemini@mono"]),
             ("nobody", &[]),
             ("x", &[]),
-            ("b", &["claude:b"]),
         ] {
             assert_eq!(near(name, &peers), is, "{name}");
         }

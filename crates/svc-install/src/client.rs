@@ -229,16 +229,6 @@ impl ClientCommand {
         &self.path
     }
 
-    /// Whether it is in a build folder, also by a link: `cargo clean` would remove it.
-    pub fn is_in_target(&self) -> bool {
-        let is_built = |path: &Path| {
-            path.components().any(|part| part.as_os_str() == "target")
-                || path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").exists())
-        };
-        let path = Path::new(&self.path);
-        is_built(path) || std::fs::canonicalize(path).is_ok_and(|target| is_built(&target))
-    }
-
     /// The data folder, if the client's file must name it.
     pub fn data_folder(&self, scope: InstallScope) -> Option<&str> {
         self.home.as_deref().filter(|_| scope == InstallScope::User)

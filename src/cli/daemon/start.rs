@@ -27,7 +27,6 @@ use super::{DaemonProbe, SETTLING, find_daemon, find_settled_daemon};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a new daemon, or one that ends, is polled: neither notifies this process.
 const POLL: Duration = Duration::from_millis(20);
-const TAIL: usize = 20;
 
 pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
     let (daemon, is_new) = ensure(context, args).await?;
@@ -131,7 +130,7 @@ impl StartingDaemon {
         let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
         let flags = Flags { token_file, ..args.flags.clone() };
         let mut command = Command::new(&program);
-        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags));
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags)?);
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
@@ -165,11 +164,8 @@ impl StartingDaemon {
                     }
                 }
                 Some(status) => {
-                    if !context.json {
-                        self.show_log();
-                    }
                     let log = self.log.display();
-                    match self.last_words().filter(|_| context.json) {
+                    match self.last_words() {
                         Some(why) => {
                             bail!("the daemon did not start ({status}): {why}; its log is {log}")
                         }
@@ -186,9 +182,6 @@ impl StartingDaemon {
                 }
             }
             if Instant::now() >= deadline {
-                if !context.json {
-                    self.show_log();
-                }
                 bail!(
                     "the daemon (pid {}) has not answered for {} s; it is still starting: see `svc status` and `svc logs`",
                     self.child.id(),
@@ -199,20 +192,11 @@ impl StartingDaemon {
         }
     }
 
-    /// The reason of the end from the log. With `--json` only the last line: the output is one
-    /// document.
+    /// The reason of the end: the last line of the log.
     fn last_words(&self) -> Option<String> {
         let text = log_since(&self.log, self.log_start).ok()?;
         let last = text.lines().rev().find(|line| !line.trim().is_empty())?.trim();
         Some(output::visible(last.strip_prefix("error: ").unwrap_or(last)))
-    }
-
-    fn show_log(&self) {
-        let text = log_since(&self.log, self.log_start).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        for line in &lines[lines.len().saturating_sub(TAIL)..] {
-            output::note(&format!("  {}", output::visible(line)));
-        }
     }
 }
 

@@ -101,9 +101,6 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         }
         notes.push(note);
     }
-    if args.scope.is_empty() {
-        notes.extend(scopes_note(context));
-    }
     if !args.dry_run && args.files() == InstallScope::User {
         notes.push(daemon_note(context, args.no_start).await);
     }
@@ -138,14 +135,6 @@ fn check_scopes(context: &Context, wanted: &[String]) -> Result<(), UsageError> 
     let known: Vec<&str> = OWN_SCOPES.into_iter().chain(of_servers).collect();
     let known = known.join(", ");
     Err(UsageError(format!("--scope {unknown}: nothing asks for this scope; there are {known}")))
-}
-
-/// A note on the scopes that the configuration grants attended sessions, if any.
-fn scopes_note(context: &Context) -> Option<String> {
-    let file = FileConfig::load(&context.paths.config_file).ok()?;
-    let scopes = file.sessions.scopes.filter(|scopes| !scopes.is_empty())?;
-    let file = context.paths.config_file.display();
-    Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
 /// Adds scopes to `[sessions] scopes`. Returns the file if it changes.
@@ -260,7 +249,6 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
     if changed && !args.dry_run {
         notes.push("open sessions keep what they have until they end".to_owned());
         notes.extend(after_uninstall(context, args.no_stop).await);
-        notes.extend(scopes_note(context));
     }
     let report = Report { clients: &results, settings: None, notes: &notes, failures: &[] };
     report.print(context, args.dry_run, "removed")
@@ -276,26 +264,12 @@ fn notes(
         client.asks_for_tools(locations, &client.named_in_rules(HARMLESS_TOOLS, listed))
     };
     let mut notes = Vec::new();
-    if command.is_in_target() && args.files() == InstallScope::User {
-        notes.push(format!(
-            "{} is in a build folder and may go away; install it elsewhere and run `svc install` from there",
-            command.path()
-        ));
-    }
     if args.files() == InstallScope::Project {
         notes.push(
             "everybody who works on this project needs `svc` on the PATH; clients ask each of them for trust".to_owned(),
         );
     }
     for result in results {
-        let has_none =
-            args.allow_tools && result.client.grant(locations, args.files(), &[]).is_none();
-        if has_none && asks(result.client) {
-            notes.push(format!(
-                "{} keeps no such permission in this scope: `svc install {0} --allow-tools` is for yours",
-                result.client.name()
-            ));
-        }
         if result.files.is_empty() {
             notes.push(format!("{} has no configuration for a project", result.client.name()));
         }

@@ -16,6 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
 pub use file::{FileConfig, RetentionSection, SessionScopes, SourcesSection, StoreSection};
@@ -63,7 +64,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Env {
 }
 
 /// The flags of `svc serve`. An empty list or `None` means that the flag was not given.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Flags {
     /// Address to listen on; repeatable [default: 127.0.0.1:6334]
