@@ -1,6 +1,5 @@
 //! Follows an agent on the terminal and sends it input.
 
-use std::io::BufRead as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use svc_client::{ClientError, FollowItem, Follower, encode, with_query};
 use svc_sys::telemetry;
-use tokio::sync::mpsc;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 
 use super::events::note;
 use super::{Context, ExitResult, output};
@@ -74,8 +73,8 @@ pub(super) async fn attach(context: &Context, agent: &str) -> ExitResult {
                     return Ok(end);
                 }
             }
-            line = lines.recv() => {
-                let Some(line) = line else {
+            line = lines.next_line() => {
+                let Ok(Some(line)) = line else {
                     output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
@@ -132,18 +131,9 @@ pub(super) fn paragraph(text: &str) -> Result<()> {
     output::block(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)))
 }
 
-/// Lines of standard input. A thread reads them and ends with the process.
-pub(super) fn typed_lines() -> mpsc::UnboundedReceiver<String> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
+/// Lines of standard input.
+pub(super) fn typed_lines() -> Lines<BufReader<Stdin>> {
+    BufReader::new(tokio::io::stdin()).lines()
 }
 
 /// Prints the events of an agent, and keeps its last open request.

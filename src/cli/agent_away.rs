@@ -92,8 +92,8 @@ pub(super) async fn attach(context: &Context, named: &str, away: Error) -> ExitR
                 is_told = has_caught_up && printer.has_request();
             }
             // Until the stream has caught up, the open request that a number answers is unknown.
-            line = lines.recv(), if has_caught_up => {
-                let Some(line) = line else {
+            line = lines.next_line(), if has_caught_up => {
+                let Ok(Some(line)) = line else {
                     output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
