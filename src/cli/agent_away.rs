@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, HostUpdate};
 use svc_model::agent::{AgentInfo, AgentState};
 use svc_model::{AgentId, LATEST};
-use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode};
+use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput};
 use tokio::task::JoinSet;
 
 use super::agent_attach::{Printer, end_of, entry_text, note_failure, paragraph, typed_lines};
@@ -104,15 +104,11 @@ pub(super) async fn attach(context: &Context, named: &str, away: Error) -> ExitR
                     output::note(NEEDS_A_DAEMON);
                     continue;
                 }
-                note_failure(host.send(&input_of(line, SendMode::Queue)).await);
+                note_failure(host.send(&SendInput::new(line)).await);
             }
             _ = tokio::signal::ctrl_c() => note_failure(host.interrupt().await),
         }
     }
-}
-
-pub(super) const fn input_of(input: String, mode: SendMode) -> SendInput {
-    SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
 }
 
 /// An agent as the daemon renders it. Most members are empty for a host that does not respond.

@@ -270,10 +270,6 @@ pub(super) fn print_history(context: &Context, page: &Value) -> ExitResult {
     context.print(page, || entries.try_for_each(|entry| paragraph(&entry_text(entry))))
 }
 
-pub(super) fn print_sent(context: &Context, sent: &Value) -> ExitResult {
-    context.print_object(sent, &["message_id", "queued"])
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

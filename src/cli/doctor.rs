@@ -524,18 +524,57 @@ async fn clients(context: &Context) -> Vec<Finding> {
 async fn sessions(context: &Context) -> Vec<Finding> {
     let page = ask(context, "/v1/peers?live=true&limit=500").await.unwrap_or_default();
     let mut findings = Vec::new();
+    let mut add = |detail, advice| findings.push(warn("sessions", detail, advice));
     for peer in output::items(&page, "peers") {
-        findings.extend(unread_record(peer));
-        findings.extend(refused_socket(peer).await);
-        findings.extend(open_server(peer));
+        let pid = peer["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        let (Some(backend), Some(pid)) = (peer["backend"].as_str(), pid) else { continue };
+        let name = output::cell(peer, "display_name");
+        if let Some(address) = client_records::open_server(backend, pid) {
+            add(
+                format!("{name} takes commands at {address} without a password"),
+                "whoever reaches that address can do what it may: set OPENCODE_SERVER_PASSWORD",
+            );
+        }
+        let process = ProcessEntry::read(pid).map(|entry| entry.identity(pid));
+        let (Some(process), Some(session)) = (process, peer["session_id"].as_str()) else {
+            continue;
+        };
+        if let Some(fault) = client_records::fault(backend, &process, session) {
+            add(
+                format!("the record of {name}: {fault}"),
+                "until then its status is as its hooks tell, which miss a No and Esc",
+            );
+        }
+        if let Some(error) = refused_socket(backend, &process, session).await {
+            let error = telemetry::chain(&error);
+            add(
+                format!(
+                    "{name} is reached by its hooks alone, and its socket is not used: {error}"
+                ),
+                "until only its own process listens there, no message wakes it by that way",
+            );
+        }
     }
     findings
 }
 
-/// The process of a peer that is on this machine.
-fn process_of(peer: &Value) -> Option<ProcessIdentity> {
-    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
-    Some(ProcessEntry::read(pid)?.identity(pid))
+/// Why the daemon refuses a client's socket that exists.
+async fn refused_socket(
+    backend: &str,
+    process: &ProcessIdentity,
+    session: &str,
+) -> Option<ConnectError> {
+    let socket = client_records::socket(backend, process, session)?;
+    match local_socket::connect_to_process(&socket, process).await {
+        Ok(_) => None,
+        // A Codex need not have an app-server, and the socket may be that of another Codex.
+        Err(ConnectError::Absent(_) | ConnectError::OtherProcess { .. })
+            if backend == client_records::CODEX =>
+        {
+            None
+        }
+        Err(error) => Some(error),
+    }
 }
 
 /// Hooks that the daemon refused because another process of the project holds the session. Such a
@@ -560,48 +599,6 @@ fn refused_hooks(context: &Context) -> Option<Finding> {
     let detail = format!("{hooks} refused in the last hour, the last with: {why}");
     let advice = "such a session is not shown: begin a new conversation, or go on with this one \
         after the process that has it has ended";
-    Some(warn("sessions", detail, advice))
-}
-
-fn unread_record(peer: &Value) -> Option<Finding> {
-    let process = process_of(peer)?;
-    let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
-    let fault = client_records::fault(backend, &process, session)?;
-    let detail = format!("the record of {}: {fault}", output::cell(peer, "display_name"));
-    let advice = "until then its status is as its hooks tell, which miss a No and Esc";
-    Some(warn("sessions", detail, advice))
-}
-
-/// A client's socket that exists and that the daemon refuses.
-async fn refused_socket(peer: &Value) -> Option<Finding> {
-    let process = process_of(peer)?;
-    let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
-    let socket = client_records::socket(backend, &process, session)?;
-    let error = match local_socket::connect_to_process(&socket, &process).await {
-        Ok(_) => return None,
-        // A Codex need not have an app-server, and the socket may be that of another Codex.
-        Err(ConnectError::Absent(_) | ConnectError::OtherProcess { .. })
-            if backend == client_records::CODEX =>
-        {
-            return None;
-        }
-        Err(error) => error,
-    };
-    let detail = format!(
-        "{} is reached by its hooks alone, and its socket is not used: {}",
-        output::cell(peer, "display_name"),
-        telemetry::chain(&error)
-    );
-    let advice = "until only its own process listens there, no message wakes it by that way";
-    Some(warn("sessions", detail, advice))
-}
-
-fn open_server(peer: &Value) -> Option<Finding> {
-    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
-    let address = client_records::open_server(peer["backend"].as_str()?, pid)?;
-    let name = output::cell(peer, "display_name");
-    let detail = format!("{name} takes commands at {address} without a password");
-    let advice = "whoever reaches that address can do what it may: set OPENCODE_SERVER_PASSWORD";
     Some(warn("sessions", detail, advice))
 }
 
