@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{ClientError, encode, with_object};
+use svc_client::{ClientError, with_object};
 use svc_wire::host_protocol::{HistoryQuery, SendInput, SendMode, StopAgent};
 
 use super::agent_attach::host;

@@ -155,9 +155,6 @@ fn print_rows(
     if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.clone();
     }
-    if !context.json {
-        name_columns(&mut page);
-    }
     let mut filter = json!(args.filter);
     filter["hosted"] = args.hosted.into();
     LIST.of_filter(&filter).print(context, &page)
@@ -208,10 +205,12 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
     row.extend(common(key, name, "hosted", status));
-    for member in ["evidence", "since"] {
-        if let Some(value) = own.and_then(|peer| peer.get(member)) {
-            row.insert(member.to_owned(), value.clone());
-        }
+    row.insert("folder".to_owned(), agent["worktree"].clone());
+    // The status of an ended agent has no start time.
+    let since = own.map_or(&agent["started_at"], |peer| &peer["since"]);
+    row.insert("since".to_owned(), since.clone());
+    if let Some(evidence) = own.and_then(|peer| peer.get("evidence")) {
+        row.insert("evidence".to_owned(), evidence.clone());
     }
     row.into()
 }
@@ -223,6 +222,7 @@ fn attended(peer: &Value) -> Value {
     let (name, status) = (output::cell(peer, "display_name"), output::cell(peer, "status"));
     let mut row = peer.as_object().cloned().unwrap_or_default();
     row.extend(common(&format!("agent:{kind}:{session}"), &name, "attended", &status));
+    row.insert("folder".to_owned(), peer["path"].clone());
     row.into()
 }
 
@@ -231,21 +231,6 @@ fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value>
         .map(|(name, value)| (name.to_owned(), Value::from(value)))
         .into_iter()
         .collect()
-}
-
-/// Adds columns for members that the two kinds of rows name differently.
-fn name_columns(page: &mut Value) {
-    for agent in page["agents"].as_array_mut().into_iter().flatten() {
-        // The status of an ended agent has no start time.
-        for (column, names) in
-            [("folder", ["worktree", "path"]), ("since", ["since", "started_at"])]
-        {
-            let value = names.iter().map(|name| &agent[*name]).find(|value| !value.is_null());
-            if let Some(value) = value.cloned() {
-                agent[column] = value;
-            }
-        }
-    }
 }
 
 /// Members that a person looks for first.

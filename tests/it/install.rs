@@ -586,7 +586,7 @@ done
     let answer = json!({ "id": 2, "result": { "data": [{ "hooks": list }] } });
     person.write("hooks-list", &format!("{answer}\n"));
     let ran = person.svc(&["install", "codex"]);
-    assert!(ran.ok().contains("--trust-hooks"), "{ran:?}");
+    assert!(ran.ok().contains("--trust-hooks"), "a file has changed: {ran:?}");
     assert!(!person.read(".codex/config.toml").contains("sha256"));
     person.hooks_of_codex("untrusted");
     assert_eq!(person.status("codex")["version"], "0.169.0");

@@ -12,7 +12,6 @@ use svc_install::{
 };
 use svc_model::{HARMLESS_TOOLS, OWN_SCOPES};
 use svc_server::daemon::stays_stopped;
-use svc_sys::config::FileConfig;
 use svc_sys::{private_file, telemetry};
 
 use super::report::{ClientChanges, FileResult, Report};
@@ -62,7 +61,7 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         });
         results.push(ClientChanges { client, files: files.collect() });
     }
-    let mut notes = notes(&results, &locations, &command, (args, &listed));
+    let mut notes = notes(&results, &locations, (args, &listed));
     if is_nobody_here {
         // Not an error: on a new machine the daemon may be there before the first client.
         notes.push(format!(
@@ -71,14 +70,13 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         ));
     }
     let mut failures = Vec::new();
-    if !args.dry_run && parts.hooks {
-        let is_codex =
-            |result: &&mut ClientChanges| result.client == KnownClient::Codex && result.is_fine();
-        for result in results.iter_mut().filter(is_codex) {
-            match trust_hooks(&mut installer, &command, args, result).await {
-                Ok(note) => notes.extend(note),
-                Err(failure) => failures.push(failure),
-            }
+    let codex = results.iter_mut().find(|result| result.client == KnownClient::Codex);
+    if let Some(codex) = codex.filter(|codex| !args.dry_run && parts.hooks && codex.is_fine()) {
+        if args.trust_hooks {
+            let trusted = trust_hooks(&mut installer, &command, args, codex).await;
+            failures.extend(trusted.err());
+        } else if codex.is_changed() {
+            notes.push(TRUST_BY_HAND.to_owned());
         }
     }
     let granted = match grant_scopes(context, &args.scope, args.dry_run) {
@@ -161,52 +159,45 @@ fn grant_scopes(context: &Context, wanted: &[String], dry_run: bool) -> Result<O
     Ok((before != after).then_some((path, Ok(change))))
 }
 
-/// Trusts the hooks in Codex if the person asked for that; else returns a note on how to do it.
-/// Fails with a sentence if the person asked and Codex could not be told.
+/// Trusts the hooks in Codex. Fails with a sentence if Codex could not be told.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
     command: &ClientCommand,
     args: &InstallArgs,
     codex: &mut ClientChanges,
-) -> Result<Option<String>, String> {
+) -> Result<(), String> {
     let locations = installer.locations;
     let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), TRUST_DEADLINE).await {
-        Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.files())),
+        Some(Ok(hooks)) => match trust::written(hooks, locations, command, args.files()) {
+            none if none.is_empty() => {
+                Err("codex does not list them: it is too old, or it does not trust this project"
+                    .to_owned())
+            }
+            written => Ok(written),
+        },
         Some(Err(error)) => {
             let why = telemetry::chain(&*error);
             Err(format!("codex did not report the hashes of its hooks: {why}"))
         }
         None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
     };
-    let unlisted = "codex does not list them: it is too old, or it does not trust this project";
-    let hooks = match listed {
-        Ok(hooks) if hooks.is_empty() && args.trust_hooks => Err(unlisted.to_owned()),
-        other => other,
-    };
-    let hooks = match hooks {
-        Ok(hooks) => hooks,
-        Err(problem) if args.trust_hooks => {
-            return Err(format!(
-                "codex: its hooks are written but not trusted, so it does not run them: {problem}. Do it in codex \
-                 itself, where /hooks shows them, or try again when codex answers"
-            ));
-        }
-        Err(problem) => return Ok(Some(format!("{TRUST_BY_HAND} ({problem})"))),
-    };
+    let hooks = listed.map_err(|problem| {
+        format!(
+            "codex: its hooks are written but not trusted, so it does not run them: {problem}. Do it in codex \
+             itself, where /hooks shows them, or try again when codex answers"
+        )
+    })?;
     let hashes: Vec<(String, String)> =
         hooks.into_iter().filter(|hook| !hook.trusted).map(|hook| (hook.key, hook.hash)).collect();
     if hashes.is_empty() {
-        return Ok(None);
-    }
-    if !args.trust_hooks {
-        return Ok(Some(TRUST_BY_HAND.to_owned()));
+        return Ok(());
     }
     // Codex keeps trust in the user's file, whatever the scope of the hooks.
     let path = KnownClient::Codex.folder(locations).join("config.toml");
     let change = FileChange { path, edits: vec![Edit::Trust { hashes }] };
     let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
     codex.add(change.path, outcome);
-    Ok(None)
+    Ok(())
 }
 
 pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitResult {
@@ -257,7 +248,6 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
 fn notes(
     results: &[ClientChanges],
     locations: &ClientLocations,
-    command: &ClientCommand,
     (args, listed): (&InstallArgs, &[&str]),
 ) -> Vec<String> {
     let asks = |client: KnownClient| {
