@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use svc_client::{ClientError, Endpoint, Token, Url, with_query};
+use svc_client::{ClientError, Endpoint, Token, Url};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
 use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
@@ -85,7 +85,6 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     if let Some(config) = &config {
         findings.extend(neighbour(context, config).await);
     }
-    findings.extend(changed_servers(context).await);
     findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
     findings.extend(refused_hooks(context));
@@ -179,24 +178,6 @@ fn servers(config: &Config) -> Vec<Finding> {
 /// The response of a running daemon; `None` on any error.
 async fn ask(context: &Context, path: &str) -> Option<Value> {
     context.client().ok()?.get(path).await.ok()
-}
-
-/// Child MCP servers whose definitions differ from those that a person approved. Only a running
-/// daemon knows them.
-async fn changed_servers(context: &Context) -> Vec<Finding> {
-    let here = std::env::current_dir().ok().map(|here| here.display().to_string());
-    let target = with_query("/v1/sources?limit=500", &[("project", here.as_deref())]);
-    let page = ask(context, &target).await.unwrap_or_default();
-    let sources = output::items(&page, "sources").iter();
-    let changed =
-        sources.filter_map(|source| Some((source["name"].as_str()?, source["changed"].as_u64()?)));
-    let finding = |(name, count): (&str, u64)| {
-        let detail = format!("{name}: {count} definitions have changed since their approval");
-        let advice =
-            format!("`svc mcp get {name}` shows which; `svc mcp approve {name}` approves them");
-        warn("MCP servers", detail, &advice)
-    };
-    changed.map(finding).collect()
 }
 
 /// Folders whose repositories have another remote than when their project was decided.

@@ -921,9 +921,7 @@ fn harmless_tools_are_allowed_in_each_clients_format() {
     let shown = shown.ok();
     assert!(shown.contains("harmless ones: ToolSearch, "), "{shown}");
     assert!(shown.contains("svc install claude-code --allow-tools"), "{shown}");
-    assert!(shown.contains("--verbose") && !shown.contains("peer_inbox"), "{shown}");
-    let whole = person.svc(&["install", "status", "claude-code", "--verbose"]);
-    assert!(whole.ok().contains("peer_inbox"), "{whole:?}");
+    assert!(shown.contains("peer_inbox"), "{shown}");
 
     let diff = person.svc(&["install", "--allow-tools", "--dry-run"]);
     let diff = diff.ok();

@@ -26,8 +26,8 @@ const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: 
                              `svc install codex --trust-hooks`";
 
 pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult {
-    if let Some(InstallCommand::Status { clients, verbose }) = &args.command {
-        return status(context, clients, *verbose).await;
+    if let Some(InstallCommand::Status { clients }) = &args.command {
+        return status(context, clients).await;
     }
     let parts = InstallParts { server: !args.no_mcp, hooks: !args.no_hooks };
     if !parts.server && !parts.hooks {
