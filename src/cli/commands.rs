@@ -415,13 +415,7 @@ async fn client_command(context: Context, command: Command) -> ExitResult {
         Command::Uninstall(args) => install::uninstall(context, &args).await,
         Command::Doctor => doctor::run(context).await,
         Command::Service(command) => service_unit::run(context, command).await,
-        Command::Serve(_)
-        | Command::Migrate(_)
-        | Command::Backup { .. }
-        | Command::Restore { .. }
-        | Command::Config(_)
-        | Command::Hook(_)
-        | Command::Completions { .. } => unreachable!("these are dispatched without a runtime"),
+        command => unreachable!("{command:?} is dispatched without a runtime"),
     }
 }
 

@@ -133,18 +133,8 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
     Some(text)
 }
 
-pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
-    let near: Vec<&str> = known
-        .iter()
-        .filter(|known| known.contains(name) || name.len() > 3 && levenshtein(known, name) <= 2)
-        .take(NEAR)
-        .copied()
-        .collect();
-    let advice = match near[..] {
-        [] => "`svc mcp list` lists them".to_owned(),
-        _ => format!("did you mean {}?", visible(&near.join(" or "))),
-    };
-    let text = format!("there is no server {:?}; {advice}", visible(name));
+pub(super) fn source_missing(source: ClientError, name: &str) -> AdvisedError {
+    let text = format!("there is no server {:?}; `svc mcp list` lists them", visible(name));
     AdvisedError { text, source }
 }
 
@@ -215,18 +205,5 @@ mod tests {
             ]
         );
         assert_eq!(candidates(&answer(404, "there is no task \"x\"")), None);
-    }
-
-    #[test]
-    fn unknown_server_error_lists_similar_names() {
-        let error = |name: &str| {
-            let known = ["toy", "files", "ok"];
-            source_missing(answer(404, "there is no server"), name, &known).to_string()
-        };
-        assert_eq!(error("to"), "there is no server \"to\"; did you mean toy?");
-        assert_eq!(error("filse"), "there is no server \"filse\"; did you mean files?");
-        for unlike in ["nope", "ab", "zz"] {
-            assert!(error(unlike).ends_with("`svc mcp list` lists them"), "{unlike}");
-        }
     }
 }

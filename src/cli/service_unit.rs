@@ -169,24 +169,11 @@ fn unload(unit: &Unit) -> Result<Option<String>> {
     if state.as_ref().is_ok_and(|state| state.enabled || state.active) {
         run_all(&unit.disable).context("the service stays as it is")?;
     }
-    remove_link(&unit.path);
     std::fs::remove_file(&unit.path)
         .with_context(|| format!("cannot remove {}", unit.path.display()))?;
     match state {
         Ok(_) => run_all(&unit.forget).map(|()| None).map_err(Into::into),
         Err(refused) => Ok(Some(refused.to_string())),
-    }
-}
-
-/// Removes the link by which systemd starts the unit, as `systemctl disable` does where systemd is
-/// reachable.
-fn remove_link(unit: &Path) {
-    let (Some(folder), Some(name)) = (unit.parent(), unit.file_name()) else {
-        return;
-    };
-    let link = folder.join("default.target.wants").join(name);
-    if std::fs::read_link(&link).is_ok_and(|target| target == unit) {
-        std::fs::remove_file(link).ok();
     }
 }
 

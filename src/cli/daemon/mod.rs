@@ -22,9 +22,7 @@ use super::output::{self, Screen};
 use super::{Context, ExitResult};
 
 pub(super) use logs::{LogsArgs, logs};
-pub(super) use start::{
-    agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
-};
+pub(super) use start::{ensure_apart, restart, start, start_unattended, stop, stop_running};
 
 /// Deadline for `/health`, which reads nothing but memory.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -203,29 +201,29 @@ impl HealthAnswer {
 pub(super) async fn status(context: &Context) -> ExitResult {
     let discovery = context.discovery()?;
     let target = discovery.target()?;
-    let (mut report, trouble) = if let Some(url) = discovery.fixed() {
-        match probe(target.endpoint.clone()).await {
+    let found = match discovery.fixed() {
+        Some(url) => match probe(target.endpoint.clone()).await {
             Ok(health) if health.document.server == "svc" => {
-                let trouble = health.trouble().map(str::to_owned);
-                (describe(target, url.to_string(), &health).await, trouble)
+                let daemon = DaemonFile { url: url.to_string(), ..health.introduction(context) };
+                DaemonProbe::Running(daemon, health)
             }
-            Ok(_) => (Map::new(), Some(format!("the program at {url} is not svc"))),
-            Err(error) => (Map::new(), Some(error.to_string())),
-        }
-    } else {
-        match find_daemon(context).await {
-            DaemonProbe::Running(daemon, health) => {
-                let trouble = health.trouble().map(str::to_owned);
-                let mut report = describe(target, daemon.url, &health).await;
-                // Without its database the daemon does not answer which it is.
-                if let Some(db) = daemon.db {
-                    report.entry("db").or_insert_with(|| json!(db));
-                }
-                (report, trouble)
+            Ok(_) => DaemonProbe::silent(None, format!("the program at {url} is not svc")),
+            Err(error) => DaemonProbe::silent(None, error.to_string()),
+        },
+        None => find_daemon(context).await,
+    };
+    let (mut report, trouble) = match found {
+        DaemonProbe::Running(daemon, health) => {
+            let trouble = health.trouble().map(str::to_owned);
+            let mut report = describe(target, daemon.url, &health).await;
+            // Without its database the daemon does not answer which it is.
+            if let Some(db) = daemon.db {
+                report.entry("db").or_insert_with(|| json!(db));
             }
-            DaemonProbe::Unready { problem, .. } => (Map::new(), Some(problem)),
-            DaemonProbe::Absent => (Map::new(), None),
+            (report, trouble)
         }
+        DaemonProbe::Unready { problem, .. } => (Map::new(), Some(problem)),
+        DaemonProbe::Absent => (Map::new(), None),
     };
     let running = !report.is_empty();
     report.insert("running".to_owned(), json!(running));

@@ -17,7 +17,6 @@ use svc_sys::process_list::is_running;
 use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
-use super::super::agent_away::living_hosts;
 use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
 use super::{DaemonProbe, SETTLING, find_daemon, find_settled_daemon};
@@ -232,7 +231,6 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
     }
     let stopped = stop_running(context).await?;
     let stays = daemon::stays_stopped(&context.paths);
-    let agents = agents_that_go_on(context).await;
     let document =
         json!({ "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays });
     context.print(&document, || {
@@ -240,7 +238,6 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
             Some(pid) => format!("svc stopped (pid {pid})"),
             None => "svc is not running".to_owned(),
         })?;
-        agents.iter().try_for_each(|line| output::line(line))?;
         match stopped {
             _ if stays => output::line(
                 "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
@@ -251,17 +248,6 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
             None => Ok(()),
         }
     })
-}
-
-/// A sentence about hosted agents that go on without the daemon, if there are any.
-pub(crate) async fn agents_that_go_on(context: &Context) -> Option<String> {
-    match living_hosts(context).await.len() {
-        0 => None,
-        1 => Some("1 agent keeps running without the daemon: `svc agent list` shows it, `svc agent stop` ends it".to_owned()),
-        count => Some(format!(
-            "{count} agents keep running without the daemon: `svc agent list` shows them, `svc agent stop` ends one"
-        )),
-    }
 }
 
 pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {

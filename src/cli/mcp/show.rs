@@ -222,7 +222,7 @@ async fn known_name(context: &Context, name: &str) -> Result<String> {
     match client.get::<Value>(&path_of(name, "")?).await {
         Ok(_) => Ok(name.to_owned()),
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            Err(source_missing(error, name, &names).into())
+            Err(source_missing(error, name).into())
         }
         Err(error) => Err(error.into()),
     }
