@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 use svc_sys::config::Flags;
@@ -111,7 +111,7 @@ async fn load(context: &Context, unit: &Unit, present: Present) -> Result<Servic
     }
     run_all(&unit.enable)?;
     if !starts {
-        return Ok(unit.state()?);
+        return unit.state();
     }
     run_all(&unit.start)?;
     wait(context, unit).await
@@ -172,14 +172,14 @@ fn unload(unit: &Unit) -> Result<Option<String>> {
     std::fs::remove_file(&unit.path)
         .with_context(|| format!("cannot remove {}", unit.path.display()))?;
     match state {
-        Ok(_) => run_all(&unit.forget).map(|()| None).map_err(Into::into),
+        Ok(_) => run_all(&unit.forget).map(|()| None),
         Err(refused) => Ok(Some(refused.to_string())),
     }
 }
 
 async fn status(context: &Context, unit: &Unit) -> ExitResult {
     let present = unit.present()?;
-    let state = unit.state().map_err(Into::into);
+    let state = unit.state();
     report(context, unit, present.as_str(), &state, daemon_pid(context).await)?;
     if present == Present::Outdated {
         output::note(
@@ -365,7 +365,7 @@ impl Unit {
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    fn state(&self) -> Result<ServiceState, ManagerError> {
+    fn state(&self) -> Result<ServiceState> {
         match self.manager {
             Manager::Systemd => {
                 let properties = "--property=ActiveState,UnitFileState,MainPID";
@@ -518,13 +518,6 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("`{command}` failed: {output}")]
-struct ManagerError {
-    command: String,
-    output: String,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct ServiceState {
     /// Whether the service starts when the user logs in.
@@ -536,7 +529,7 @@ struct ServiceState {
     pid: Option<i32>,
 }
 
-fn run_all(commands: &[Vec<String>]) -> Result<(), ManagerError> {
+fn run_all(commands: &[Vec<String>]) -> Result<()> {
     for command in commands {
         let words: Vec<_> = command.iter().map(String::as_str).collect();
         ask(&words)?;
@@ -556,8 +549,8 @@ fn target() -> String {
     format!("{}/{LAUNCHD_LABEL}", domain())
 }
 
-fn ask(words: &[&str]) -> Result<String, ManagerError> {
-    let failed = |output: String| ManagerError { command: words.join(" "), output };
+fn ask(words: &[&str]) -> Result<String> {
+    let failed = |output: String| anyhow!("`{}` failed: {output}", words.join(" "));
     let ran = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
     let ran = ran.map_err(|error| failed(error.to_string()))?;
     if !ran.status.success() {

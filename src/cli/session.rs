@@ -155,13 +155,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
         SessionCommand::Tree => {
             let limit = limits::SESSIONS_MAX;
             let page = structured(&client, "sessions_list", json!({ "limit": limit })).await?;
-            context.print(&page, || {
-                print_tree(context, &page)?;
-                if let Some(note) = truncation_note(output::items(&page, "sessions").len()) {
-                    output::note(&note);
-                }
-                Ok(())
-            })?;
+            context.print(&page, || print_tree(context, &page))?;
         }
         SessionCommand::Show { id } => {
             let mut session = match found(&client, &id).await? {
@@ -287,11 +281,6 @@ fn said(screen: &Screen, text: &Value) -> String {
     format!("{head}\n{}\n", lines.join("\n"))
 }
 
-fn truncation_note(sessions: usize) -> Option<String> {
-    (sessions >= limits::SESSIONS_MAX as usize)
-        .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
-}
-
 /// Levels below this one are indented like it, so that keys stay in view.
 const DEEPEST: usize = 8;
 
@@ -359,12 +348,5 @@ mod tests {
         let head = "2026-03-31T11:57:00Z user\n";
         assert_eq!(shown(false), format!("{head}  one two three four\n  five\n"));
         assert_eq!(shown(true), format!("{head}  one two three four five\n"));
-    }
-
-    #[test]
-    fn truncated_tree_has_a_note() {
-        assert_eq!(truncation_note(199), None);
-        let note = truncation_note(200).expect("there may be more");
-        assert!(note.contains("svc session list"), "{note}");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agents::runs;
 use crate::daemon::{
-    Daemon, Home, PATIENT, Ran, Running, eventually, free_port, svc, svc_with_input, write_program,
+    Daemon, Home, PATIENT, Ran, Running, eventually, free_port, svc, svc_with_input,
 };
 use crate::expect::{
     all_pages, append, done, each, frame, new_task, page, peer, problem, text, with_task,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use svc_client::{DaemonFile, Url};
+use svc_client::DaemonFile;
 use svc_model::agent::AGENT_MARK;
 use svc_server::daemon;
 use svc_sys::config::{Config, Flags, Origin};
@@ -50,19 +50,6 @@ async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool
     let log = args.flags.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let mut daemon = StartingDaemon::spawn(context, &config, args, log)?;
     let ensured = daemon.wait(context).await;
-    let is_at =
-        |url: &str| config.listen.iter().any(|it| Url::from_listener(*it).to_string() == url);
-    if let Ok((daemon, true)) = &ensured
-        && config.listen.origin == Origin::Default
-        && !is_at(&daemon.url)
-        && !context.json
-    {
-        let default = config.listen.first().map(ToString::to_string).unwrap_or_default();
-        output::note(&format!(
-            "{default} is in use by another program, so the daemon took a free port; to keep one, choose it with --listen or in \
-             config.toml"
-        ));
-    }
     // Waits for the child process, else the daemon would remain a zombie if this process outlives
     // it.
     std::thread::spawn(move || daemon.child.wait());
