@@ -30,8 +30,6 @@ use super::{Context, ExitResult, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// Older refusals of hooks are not reported.
-const LATELY: Duration = Duration::from_hours(1);
 /// How long before writes will be refused the check begins to warn.
 const SOON: Duration = Duration::from_hours(30 * 24);
 
@@ -87,7 +85,6 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     }
     findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
-    findings.extend(refused_hooks(context));
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -556,31 +553,6 @@ async fn refused_socket(
         }
         Err(error) => Some(error),
     }
-}
-
-/// Hooks that the daemon refused because another process of the project holds the session. Such a
-/// session is shown nowhere else.
-fn refused_hooks(context: &Context) -> Option<Finding> {
-    let log = std::fs::read_to_string(context.paths.home.join("hooks.log")).ok()?;
-    let since = SystemClock.now().minus(LATELY);
-    let is_recent = |line: &&str| {
-        let at = line.split(' ').next().and_then(Timestamp::parse);
-        at.is_some_and(|at| at >= since)
-    };
-    // A line has the event's name, then the daemon's error. The error begins with `session` if
-    // another process holds the session.
-    let said = log.lines().filter(is_recent).filter_map(|line| line.split_once(": "));
-    let refused: Vec<&str> =
-        said.map(|(_, why)| why).filter(|why| why.starts_with("session")).collect();
-    let why = refused.last()?;
-    let hooks = match refused.len() {
-        1 => "1 hook was".to_owned(),
-        count => format!("{count} hooks were"),
-    };
-    let detail = format!("{hooks} refused in the last hour, the last with: {why}");
-    let advice = "such a session is not shown: begin a new conversation, or go on with this one \
-        after the process that has it has ended";
-    Some(warn("sessions", detail, advice))
 }
 
 async fn access(context: &Context) -> Option<Finding> {

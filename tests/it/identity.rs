@@ -393,21 +393,6 @@ fn late_event_belongs_to_the_process_that_reported_it() {
     assert!(printed.contains("a secret word"), "the process that told of it is gone: {printed}");
 }
 
-/// In one project a session is one, and the second process is not shown.
-#[test]
-fn doctor_names_a_session_that_another_process_has() {
-    let d = Daemon::start();
-    let _first = FakeClient::begun(&d.home, "agent-a", "p", "s-1");
-    let refused = || {
-        let looked = svc(&d.home, &["doctor", "--json"]).stdout;
-        assert!(!looked.contains("1 hooks"), "{looked}");
-        looked.contains("refused in the last hour")
-    };
-    assert!(!refused());
-    let _second = FakeClient::begun(&d.home, "agent-b", "p", "s-1");
-    assert!(refused());
-}
-
 #[test]
 fn sessions_of_two_projects_with_one_id_are_two() {
     let d = Daemon::start();

@@ -62,16 +62,6 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     let _presence = OperatorPresence::keep(context);
     let wait = AnswerWait { context, question: &question, name: &name };
     let asked = format!("asked {name}, {}", expected(&question, &receiver));
-    if args.timeout == Some(0) {
-        if context.json {
-            output::json(&question)?;
-        } else {
-            output::line(&asked)?;
-            output::line(&format!("the answer to {id} will be in `svc inbox`"))?;
-        }
-        // As at the end of any other time: exit code 0 means that the answer is printed.
-        return Ok(ExitCode::FAILURE);
-    }
     wait.note(&format!("{asked}; waiting for the answer to {id}, which Ctrl-C leaves open"));
     let end = wait.end(&mut inboxes);
     let end = async {
