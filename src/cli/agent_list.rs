@@ -55,9 +55,6 @@ pub(super) struct AgentListArgs {
     /// Also those that have ended
     #[arg(long)]
     all: bool,
-    /// Those that have not ended, which is the default
-    #[arg(long, conflicts_with = "all", hide = true)]
-    live: bool,
     #[command(flatten)]
     filter: AgentFilter,
     /// How many agents that svc runs, 1 to 500
@@ -118,11 +115,7 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult 
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
         agents.extend(peers.iter().filter(is_here).map(attended));
     }
-    let printed = print_rows(context, args, &agents, hosts.get("next_cursor"))?;
-    if is_living && context.screen.is_for_people() {
-        output::note("`svc agent list --all` also shows those that have ended");
-    }
-    Ok(printed)
+    print_rows(context, args, &agents, hosts.get("next_cursor"))
 }
 
 pub(super) fn print_hosts(context: &Context, args: &AgentListArgs, agents: &[Value]) -> ExitResult {

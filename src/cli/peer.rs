@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{ClientError, TokenSource, encode, with_object};
 use svc_model::{PeerFilter, PeerId, RegisterInput};
 
-use super::context::key_value;
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
-use super::{Context, ExitResult, UsageError};
+use super::{Context, ExitResult};
 
 const LIST: Listing = Listing {
     items: "peers",
@@ -46,7 +45,7 @@ pub(super) enum PeerCommand {
         after_help = "Example:\n  svc peer register --display-name reviewer --backend claude --path \"$PWD\"\n\n\
         The identity is backend and session id, or without a session id backend, path and tmux pane."
     )]
-    Register(Box<RegisterArgs>),
+    Register(Box<RegisterInput>),
     /// Report that a peer is alive
     #[command(after_help = "Example:\n  svc peer heartbeat peer_… --status busy")]
     Heartbeat {
@@ -70,15 +69,6 @@ pub(super) enum PeerCommand {
     },
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct RegisterArgs {
-    #[command(flatten)]
-    peer: RegisterInput,
-    /// KEY=VALUE to store with it; repeatable
-    #[arg(long, value_name = "KEY=VALUE")]
-    metadata: Vec<String>,
-}
-
 pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
     let client = context.client()?;
     let peer: Value = match command {
@@ -99,17 +89,9 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
                 mark_waiting(&mut page, &requests.unwrap_or_default());
                 leave_out_tasks(&mut page);
             }
-            LIST.of_filter(&filter).print(context, &page)?;
-            if all && context.screen.is_for_people() {
-                output::note("`svc peer list` shows only those who are here");
-            }
-            return Ok(ExitCode::SUCCESS);
+            return LIST.of_filter(&filter).print(context, &page);
         }
-        PeerCommand::Register(args) => {
-            let RegisterArgs { peer: mut input, metadata: pairs } = *args;
-            input.metadata = metadata(&pairs)?;
-            client.post("/v1/peers/register", &input).await?
-        }
+        PeerCommand::Register(input) => client.post("/v1/peers/register", &*input).await?,
         PeerCommand::Heartbeat { peer, status } => {
             let body = status.map_or_else(|| json!({}), |status| json!({ "status": status }));
             let path = format!("/v1/peers/{}/heartbeat", encode(&peer));
@@ -193,26 +175,8 @@ fn leave_out_tasks(page: &mut Value) {
     }
 }
 
-/// `KEY=VALUE` pairs as a map; `None` if there are none.
-pub(super) fn metadata<M, V>(pairs: &[String]) -> Result<Option<M>, UsageError>
-where
-    M: FromIterator<(String, V)>,
-    V: From<String>,
-{
-    if pairs.is_empty() {
-        return Ok(None);
-    }
-    let pairs = pairs.iter().map(|pair| {
-        let (key, value) = key_value("--metadata", pair)?;
-        Ok((key.to_owned(), value.to_owned().into()))
-    });
-    pairs.collect::<Result<M, _>>().map(Some)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::Map;
-
     use super::*;
 
     #[test]
@@ -233,18 +197,5 @@ mod tests {
         assert_eq!(ids, ["a", "b", "c"]);
         assert_eq!(page["peers"][0]["waits_for"], "your permission: Write: /etc/x");
         assert!(page["peers"][1]["waits_for"].is_null());
-    }
-
-    #[test]
-    fn metadata_parses_key_value_pairs() {
-        let parse = |text: &str| {
-            metadata(&[text.to_owned()]).map(|map| map.map(|map| Value::Object(map).to_string()))
-        };
-        assert_eq!(parse("a=b=c").expect("a pair").as_deref(), Some(r#"{"a":"b=c"}"#));
-        assert_eq!(parse("a=").expect("a pair").as_deref(), Some(r#"{"a":""}"#));
-        for text in ["a", "=b", ""] {
-            parse(text).expect_err(text);
-        }
-        assert_eq!(metadata::<Map<_, _>, Value>(&[]).expect("none"), None);
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 use svc_sys::config::Flags;
 use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
@@ -85,7 +86,7 @@ async fn install(context: &Context, unit: &Unit) -> ExitResult {
         unit.write()?;
     }
     let loaded = load(context, unit, present).await;
-    report(context, unit, change, &loaded, daemon_pid(context).await)?;
+    report(context, unit, &json!(change), &loaded, daemon_pid(context).await)?;
     if loaded.is_err() {
         let commands = unit.enable.iter().chain(&unit.start);
         let later: Vec<String> = commands.map(|words| words.join(" ")).collect();
@@ -144,7 +145,7 @@ async fn uninstall(context: &Context, unit: &Unit) -> ExitResult {
     let problem = if is_there { unload(unit)? } else { None };
     let running = daemon_pid(context).await;
     let document = json!({
-        "manager": unit.manager.as_str(), "path": unit.path, "unit": "absent",
+        "manager": unit.manager, "path": unit.path, "unit": "absent",
         "removed": is_there, "daemon_pid": running, "problem": problem,
     });
     let line = match is_there {
@@ -180,7 +181,7 @@ fn unload(unit: &Unit) -> Result<Option<String>> {
 async fn status(context: &Context, unit: &Unit) -> ExitResult {
     let present = unit.present()?;
     let state = unit.state();
-    report(context, unit, present.as_str(), &state, daemon_pid(context).await)?;
+    report(context, unit, &json!(present), &state, daemon_pid(context).await)?;
     if present == Present::Outdated {
         output::note(
             "it was installed for another program or data folder, or by another version; `svc service install` renews it",
@@ -194,7 +195,7 @@ async fn status(context: &Context, unit: &Unit) -> ExitResult {
 fn report(
     context: &Context,
     unit: &Unit,
-    word: &str,
+    word: &Value,
     state: &Result<ServiceState>,
     daemon: Option<i32>,
 ) -> Result<()> {
@@ -203,13 +204,14 @@ fn report(
     let pid = state.and_then(|state| state.pid);
     if context.json {
         output::json(&json!({
-            "manager": unit.manager.as_str(), "path": unit.path, "unit": word,
+            "manager": unit.manager, "path": unit.path, "unit": word,
             "enabled": state.map(|state| state.enabled), "active": state.map(|state| state.active),
             "state": state.map(|state| &state.word),
             "pid": pid, "daemon_pid": daemon, "problem": problem,
         }))?;
     } else {
-        let mut fields = vec![("unit", format!("{} ({word})", unit.path.display()))];
+        let mut fields =
+            vec![("unit", format!("{} ({})", unit.path.display(), output::plain(word)))];
         if let Some(state) = state {
             fields.push(("enabled", if state.enabled { "yes" } else { "no" }.to_owned()));
             fields.push(("state", state.word.clone()));
@@ -229,7 +231,8 @@ fn report(
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Manager {
     Systemd,
     Launchd,
@@ -245,13 +248,6 @@ impl Manager {
             bail!(
                 "svc knows no service manager on this system; run `svc start` from what starts your programs"
             )
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Systemd => "systemd",
-            Self::Launchd => "launchd",
         }
     }
 }
@@ -272,7 +268,8 @@ struct Unit {
     restart: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Present {
     Absent,
     Current,
@@ -280,17 +277,6 @@ enum Present {
     Outdated,
     /// A file without svc's marker.
     Foreign,
-}
-
-impl Present {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Absent => "absent",
-            Self::Current => "current",
-            Self::Outdated => "outdated",
-            Self::Foreign => "foreign",
-        }
-    }
 }
 
 impl Unit {

@@ -113,13 +113,8 @@ impl ClientStatus {
 
 impl Expectation {
     pub async fn inspect(&self, client: KnownClient) -> ClientStatus {
-        let asked = version_of(client, &self.locations);
-        if client != KnownClient::ClaudeCode {
-            let (status, version) = tokio::join!(self.inspect_files(client), asked);
-            return ClientStatus { version, ..status }.with_abilities();
-        }
-        // The expected hooks depend on the client's version.
-        let version = asked.await;
+        // The expected hooks of Claude Code depend on its version.
+        let version = version_of(client, &self.locations).await;
         let mut known = self.clone();
         known.locations.claude_version = version.as_deref().and_then(ClientVersion::parse);
         ClientStatus { version, ..known.inspect_files(client).await }.with_abilities()

@@ -297,38 +297,43 @@ pub(super) async fn health(context: &Context) -> ExitResult {
 /// The document of `/health`, with the members of `/v1/health` if there is a token.
 async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
-    let mut report = Map::new();
-    report.insert("url".to_owned(), json!(url));
-    report.insert("version".to_owned(), json!(document.version));
-    copy(&mut report, "pid", document.pid.map(Value::from).as_ref());
-    copy(&mut report, "started_at", document.started_at.clone().map(Value::from).as_ref());
+    let mut report = members(
+        &json!({
+            "url": url, "version": document.version, "pid": document.pid,
+            "started_at": document.started_at,
+        }),
+        &["url", "version", "pid", "started_at"],
+    );
     if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
-        for name in ["uptime_seconds", "machine", "daemon_id", "daemons"] {
-            copy(&mut report, name, more.get(name));
-        }
+        report.extend(members(&more, &["uptime_seconds", "machine", "daemon_id", "daemons"]));
         let store = &more["store"];
-        copy(&mut report, "db", store.get("path"));
-        copy(&mut report, "tail", store.get("head"));
-        let mut shown = Map::new();
-        for name in [
-            "engine",
-            "server_version",
-            "in_recovery",
-            "sync",
-            "listen",
-            "round_trip_ms",
-            "lock_wait_ms_p99",
-        ] {
-            copy(&mut shown, name, store.get(name));
+        let (path, head) = (&store["path"], &store["head"]);
+        report.extend(members(&json!({ "db": path, "tail": head }), &["db", "tail"]));
+        let mut shown = members(
+            store,
+            &[
+                "engine",
+                "server_version",
+                "in_recovery",
+                "sync",
+                "listen",
+                "round_trip_ms",
+                "lock_wait_ms_p99",
+            ],
+        );
+        if store["engine"] == "postgres" {
+            shown.insert("host".to_owned(), path.clone());
         }
-        copy(&mut shown, "host", store.get("path").filter(|_| store["engine"] == "postgres"));
         report.insert("store".to_owned(), shown.into());
     }
+    report.retain(|_, value| !value.is_null());
     report
 }
 
-fn copy(report: &mut Map<String, Value>, name: &str, value: Option<&Value>) {
-    report.extend(value.map(|value| (name.to_owned(), value.clone())));
+/// Those of the members that are there.
+fn members(document: &Value, names: &[&str]) -> Map<String, Value> {
+    let known = names.iter().filter_map(|name| Some((*name, document.get(*name)?)));
+    known.map(|(name, value)| (name.to_owned(), value.clone())).collect()
 }
 
 /// The URL that was given, or the one that the running daemon wrote to `daemon.json`.

@@ -19,13 +19,11 @@ use tokio::time::{Instant, sleep};
 
 use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
-use super::{DaemonProbe, SETTLING, find_daemon, find_settled_daemon};
+use super::{DaemonProbe, POLL, SETTLING, find_daemon, find_settled_daemon};
 
 /// Deadline for the first response of a new daemon. It creates or migrates the database first, with
 /// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a new daemon, or one that ends, is polled: neither notifies this process.
-const POLL: Duration = Duration::from_millis(20);
 
 pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
     let (daemon, is_new) = ensure(context, args).await?;
