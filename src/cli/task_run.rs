@@ -63,9 +63,6 @@ pub(super) struct RunArgs {
     /// On whose behalf; only the operator may choose
     #[arg(long)]
     from: Option<String>,
-    /// Do not print the task's id on standard error
-    #[arg(short, long)]
-    quiet: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -76,8 +73,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
     let discovery = context.discovery()?;
     check_reachable(&discovery).await.context("the command was not started")?;
     let header = header(&args);
-    let announces = !args.quiet && !context.json;
-    let printer = Arc::new(RunPrinter::new(!context.json, announces));
+    let printer = Arc::new(RunPrinter::new(!context.json));
     let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
     // Installed before the command starts, as signals are forwarded to the command from then on.
     let signals = Signals::new()?;
@@ -164,19 +160,17 @@ async fn check_reachable(discovery: &Discovery) -> Result<()> {
 /// Prints a run. After an output was closed it is not written to again.
 #[derive(Debug)]
 struct RunPrinter {
+    /// Else one document is printed at the end.
     shows_output: bool,
-    /// Prints the task's id on standard error.
-    announces: bool,
     stdout: Mutex<Option<Stdout>>,
     stderr: Mutex<Option<Stderr>>,
     muted: CancellationToken,
 }
 
 impl RunPrinter {
-    fn new(shows_output: bool, announces: bool) -> Self {
+    fn new(shows_output: bool) -> Self {
         Self {
             shows_output,
-            announces,
             stdout: Mutex::new(Some(tokio::io::stdout())),
             stderr: Mutex::new(Some(tokio::io::stderr())),
             muted: CancellationToken::new(),
@@ -214,7 +208,7 @@ impl RunObserver for RunPrinter {
     }
 
     fn task_made(&self, task: &TaskDocument) {
-        if self.announces {
+        if self.shows_output {
             output::note(&format!("svc: task {}", task.id()));
         }
     }
@@ -276,7 +270,7 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
         reader,
         max_wait,
         accept_begun: true,
-        observer: Arc::new(RunPrinter::new(true, false)),
+        observer: Arc::new(RunPrinter::new(true)),
     };
     let (outcome, task) = sender.run_to_end(written).await;
     match outcome {

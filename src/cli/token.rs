@@ -11,7 +11,7 @@ use svc_model::{Timestamp, check_secret};
 use svc_sys::config::Flags;
 use svc_sys::private_file;
 
-use super::daemon::{DaemonProbe, SETTLING, find_settled_daemon};
+use super::daemon::{DaemonProbe, find_settled_daemon};
 use super::naming::all_items;
 use super::output::{Column, Listing};
 use super::{Context, ExitResult, agent};
@@ -110,7 +110,7 @@ async fn is_daemon_running(context: &Context) -> Result<bool> {
     if context.discovery()?.fixed().is_some() {
         return Ok(true);
     }
-    match find_settled_daemon(context, SETTLING).await {
+    match find_settled_daemon(context).await {
         DaemonProbe::Running(..) => Ok(true),
         DaemonProbe::Absent => Ok(false),
         DaemonProbe::Unready { problem, .. } => bail!("{problem}; the token stays as it is"),

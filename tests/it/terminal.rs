@@ -151,7 +151,7 @@ fn endless_lists_and_logs_are_sanitised() {
 #[test]
 fn run_copies_the_bytes_of_its_command() {
     let d = Daemon::start();
-    let command = ["task", "run", "--quiet", "--", "printf", "\\033[1mbold\\033[0m\\n"];
+    let command = ["task", "run", "--", "printf", "\\033[1mbold\\033[0m\\n"];
     assert_eq!(svc(&d.home, &command).ok(), "\u{1b}[1mbold\u{1b}[0m\n");
     let mut frames = Vec::new();
     eventually(Duration::from_secs(10), || {

@@ -343,12 +343,10 @@ impl Expectation {
             let path = part.path.display();
             status.problems.push(format!("its hooks in {path}: codex {detail}"));
             (part.state, part.detail) = (state, Some(format!("codex {detail}")));
-            let is_here = self.locations.find("codex").is_some();
-            let advice = match (state, is_here) {
-                ("untrusted", true) => {
+            let advice = match state {
+                "untrusted" => {
                     "review them with /hooks in codex, or `svc install codex --trust-hooks`"
                 }
-                ("untrusted", false) => "install codex, and review them with /hooks there",
                 _ => "update codex, and say in it that you trust this project",
             };
             advice.clone_into(&mut status.advice);

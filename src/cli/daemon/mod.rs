@@ -115,12 +115,12 @@ pub(super) async fn find_daemon(context: &Context) -> DaemonProbe {
     }
 }
 
-/// How long a daemon may take to end, or to begin anew inside its process.
-pub(super) const SETTLING: Duration = Duration::from_secs(15);
+/// How long a daemon may take to start, to end, or to begin anew inside its process.
+const SETTLING: Duration = Duration::from_secs(30);
 
-/// Polls the daemon until it is neither starting nor ending, for `max_wait` at most.
-pub(super) async fn find_settled_daemon(context: &Context, max_wait: Duration) -> DaemonProbe {
-    let deadline = Instant::now() + max_wait;
+/// Polls the daemon until it is neither starting nor ending, for [`SETTLING`] at most.
+pub(super) async fn find_settled_daemon(context: &Context) -> DaemonProbe {
+    let deadline = Instant::now() + SETTLING;
     loop {
         let probe = find_daemon(context).await;
         if !matches!(probe, DaemonProbe::Unready { may_pass: true, .. })

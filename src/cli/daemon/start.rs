@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
-use super::{DaemonProbe, POLL, SETTLING, find_daemon, find_settled_daemon};
+use super::{DaemonProbe, POLL, find_daemon, find_settled_daemon};
 
 /// Deadline for the first response of a new daemon. It creates or migrates the database first, with
 /// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
@@ -35,7 +35,7 @@ pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
 async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
     let config = context.config(&args.flags)?;
-    match find_settled_daemon(context, TIMEOUT).await {
+    match find_settled_daemon(context).await {
         DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
         DaemonProbe::Unready { problem, .. } => bail!("{problem}"),
         DaemonProbe::Absent => {}
@@ -248,7 +248,7 @@ pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
 pub(crate) async fn stop_running(context: &Context) -> Result<Option<i32>> {
     // In a folder that others can write, `daemon.json` could name any process.
     private_file::check_folder(&context.paths.home)?;
-    let daemon = match find_settled_daemon(context, SETTLING).await {
+    let daemon = match find_settled_daemon(context).await {
         DaemonProbe::Absent => {
             // A waiter must not start a daemon that a person wants stopped.
             daemon::forget_killed(&context.paths);
