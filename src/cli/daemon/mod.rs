@@ -297,18 +297,18 @@ pub(super) async fn health(context: &Context) -> ExitResult {
 /// The document of `/health`, with the members of `/v1/health` if there is a token.
 async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
-    let mut report = members(
-        &json!({
-            "url": url, "version": document.version, "pid": document.pid,
-            "started_at": document.started_at,
-        }),
-        &["url", "version", "pid", "started_at"],
-    );
+    let mut report = Map::new();
+    let mut add = |name: &str, value: Value| drop(report.insert(name.to_owned(), value));
+    add("url", json!(url));
+    add("version", json!(document.version));
+    add("pid", json!(document.pid));
+    add("started_at", json!(document.started_at));
     if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
-        report.extend(members(&more, &["uptime_seconds", "machine", "daemon_id", "daemons"]));
         let store = &more["store"];
-        let (path, head) = (&store["path"], &store["head"]);
-        report.extend(members(&json!({ "db": path, "tail": head }), &["db", "tail"]));
+        let path = &store["path"];
+        add("db", path.clone());
+        add("tail", store["head"].clone());
+        report.extend(members(&more, &["uptime_seconds", "machine", "daemon_id", "daemons"]));
         let mut shown = members(
             store,
             &[

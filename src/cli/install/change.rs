@@ -251,7 +251,8 @@ fn notes(
     (args, listed): (&InstallArgs, &[&str]),
 ) -> Vec<String> {
     let asks = |client: KnownClient| {
-        client.asks_for_tools(locations, &client.named_in_rules(HARMLESS_TOOLS, listed))
+        let approvals = client.approvals(locations, &client.named_in_rules(HARMLESS_TOOLS, listed));
+        approvals.is_some_and(|approvals| !approvals.missing.is_empty())
     };
     let mut notes = Vec::new();
     if args.files() == InstallScope::Project {
