@@ -368,13 +368,12 @@ impl InstallRecord {
     /// The record; empty if the file does not exist.
     pub fn read(home: &Path) -> anyhow::Result<Self> {
         let path = Self::path(home);
-        match bounded_file::read(&path, CLIENT_FILE_BYTES) {
-            Ok(Some(bytes)) => serde_json::from_slice(&bytes).with_context(|| {
-                format!("{} cannot be understood; move it away, then try again", path.display())
-            }),
-            Ok(None) => Ok(Self::default()),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-        }
+        let read = bounded_file::read(&path, CLIENT_FILE_BYTES)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let Some(bytes) = read else { return Ok(Self::default()) };
+        serde_json::from_slice(&bytes).with_context(|| {
+            format!("{} cannot be understood; move it away, then try again", path.display())
+        })
     }
 
     /// Removes the file if the record is empty.
@@ -389,14 +388,10 @@ impl InstallRecord {
             };
         }
         let text = format!("{}\n", serde_json::to_string_pretty(self)?);
-        let written = ForeignFile::read_within(&path, &[home.to_path_buf()])
-            .and_then(|file| file.replace(&text, InstallScope::User));
-        let error = match written {
-            Ok(_) => return Ok(()),
-            Err(FileError::Io(_, error)) => anyhow::Error::new(error),
-            Err(error) => error.into(),
-        };
-        Err(error.context(format!("cannot write {}", path.display())))
+        ForeignFile::read_within(&path, &[home.to_path_buf()])
+            .and_then(|file| file.replace(&text, InstallScope::User))
+            .map(drop)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub fn find(&self, path: &Path) -> Option<&InstalledFile> {
