@@ -69,6 +69,7 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     };
     findings.push(home(context));
     findings.extend(config.as_ref().map(token));
+    #[cfg(target_os = "linux")]
     findings.extend(filesystem(&context.paths.home));
     findings.extend(space(context).await);
     match config.as_ref().map(PostgresOptions::configured) {
@@ -256,11 +257,6 @@ fn filesystem(home: &Path) -> Option<Finding> {
     };
     let advice = "put SVC_HOME on a local disk: SQLite's locks and shared memory do not work there";
     Some(warn(CHECK, format!("{} is on {name}, a network file system", home.display()), advice))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn filesystem(_home: &Path) -> Option<Finding> {
-    None
 }
 
 /// The space that is left, and when it will be used up: a running daemon knows how fast the

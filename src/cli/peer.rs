@@ -1,7 +1,5 @@
 //! `svc peer`: participants.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{ClientError, TokenSource, encode, with_object};

@@ -52,8 +52,6 @@ const TREE: &[Column] = &[
     Column::time("SEEN", "updatedAt").rank(2),
 ];
 
-const UNKNOWN: &str = "unknown_session";
-
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
     /// List sessions, the most recently active first
@@ -222,7 +220,7 @@ async fn found(client: &Client, named: &str) -> Result<Found> {
 /// Sends a message and prints only the reply; notes about it go to standard error.
 async fn send(context: &Context, client: &Client, arguments: Value) -> ExitResult {
     let mut sent = structured(client, "sessions_send", arguments).await?;
-    if sent["reason"] == UNKNOWN {
+    if sent["reason"] == "unknown_session" {
         sent["error"] = "no session and no peer has this name: `svc session list` and `svc session tree` show the \
                          sessions"
             .into();

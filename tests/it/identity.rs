@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, hook_payload, svc, until};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, hook_payload, until};
 use crate::expect::{self, page, problem, text};
 
 const SOON: Duration = Duration::from_secs(20);

@@ -77,7 +77,8 @@ fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> Result<()> {
 fn show(context: &Context, line: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(line);
     if !context.json {
-        return output::styled_line(&readable(&context.screen.at_present(), &text));
+        let line = readable(&context.screen.at_present(), &text);
+        return output::styled_line(&line.unwrap_or_else(|| visible(&text)));
     }
     match entry(&text) {
         Some(entry) => output::ndjson(&entry),
@@ -111,12 +112,8 @@ fn start_of_last(text: &[u8], lines: usize) -> usize {
     }
 }
 
-/// The line for people. A line that is no JSON document of the log stays unchanged.
-fn readable(screen: &Screen, line: &str) -> String {
-    words(screen, line).unwrap_or_else(|| visible(line))
-}
-
-fn words(screen: &Screen, line: &str) -> Option<String> {
+/// The line for people; `None` if it is no JSON document of the log.
+fn readable(screen: &Screen, line: &str) -> Option<String> {
     let entry: Value = serde_json::from_str(line).ok()?;
     let (at, level) = (entry.get("timestamp")?.as_str()?, entry.get("level")?.as_str()?);
     let fields = entry.get("fields")?.as_object()?;
@@ -180,7 +177,7 @@ mod tests {
             ("2026-03-31T11:47:10Z  INFO svc: ready", "2026-03-31T11:47:10Z  INFO svc: ready"),
             ("{\"a\":1}\u{1b}", "{\"a\":1}␛"),
         ] {
-            assert_eq!(readable(&screen, line), shown);
+            assert_eq!(readable(&screen, line).unwrap_or_else(|| visible(line)), shown);
         }
     }
 }
