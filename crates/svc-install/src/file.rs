@@ -235,7 +235,7 @@ impl ForeignFile {
 }
 
 /// The path of the copy that [`ForeignFile::back_up`] makes of a file that is no link.
-pub fn copy_of(real: &Path) -> PathBuf {
+pub(crate) fn copy_of(real: &Path) -> PathBuf {
     let mut name = real.file_name().unwrap_or_default().to_owned();
     name.push(".svc-backup");
     real.with_file_name(name)
