@@ -57,7 +57,7 @@ The daemon:
 Data and configuration:
   config       Show or check the configuration
   token        Show or replace the operator token, and list the others
-  project      Let a folder follow the remote that its repository has now
+  project      List projects with their folders, and move a folder
   backup       Copy the database while the daemon runs
   restore      Replace the database by a backup
   migrate      Apply pending migrations
@@ -204,8 +204,8 @@ enum Command {
     /// Show or replace the operator token, and list the others
     #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
-    /// Let a folder follow the remote that its repository has now
-    #[command(subcommand, after_help = "Example:\n  svc project move ~/src/shop")]
+    /// List projects with their folders, and move a folder
+    #[command(subcommand, after_help = "Example:\n  svc project list")]
     Project(project::ProjectCommand),
     /// Manage MCP servers that svc starts once for all agents
     #[command(after_help = "Examples:\n  svc mcp\n  \

@@ -6,21 +6,24 @@
 //! it would write them to the same terminal.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
 use clap::Args;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use svc_client::{Client, Discovery};
+use svc_client::{Client, ClientError, Discovery};
 use svc_host::runner::{
     EventSender, LeftoverSpool, Run, RunNotice, RunObserver, RunReport, RunnerChild, SendOutcome,
     Signals, SpoolHeader, TaskDocument,
 };
 use svc_model::FrameKind;
+use svc_sys::server_process::find_program;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _, Stderr, Stdout};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -35,7 +38,8 @@ Examples:
   svc task run --title nightly --agent ci -- make all
 
 Its output is also printed here, and svc exits with the command's code (128 + the signal's number if one ended it, 127 \
-if it cannot be started, in which case there is no task).
+if it cannot be started, in which case there is no task, or one that failed if it has an idempotency key and only the \
+start itself showed it).
 
 The command keeps running when the daemon goes away: its output waits in a file under the data folder and is sent when \
 the daemon is back. If the daemon is away at the command's end, svc waits for 60 s, or for as many seconds as \
@@ -63,6 +67,9 @@ pub(super) struct RunArgs {
     /// On whose behalf; only the operator may choose
     #[arg(long)]
     from: Option<String>,
+    /// If a task has this key already, run nothing and exit as its command did (0 while it runs)
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -75,18 +82,71 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
     let header = header(&args);
     let printer = Arc::new(RunPrinter::new(!context.json));
     let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
+    let has_key = args.idempotency_key.is_some();
+    if has_key {
+        let path = context.env.os("PATH").unwrap_or_default();
+        if let Err(error) = find_program(&args.command[0], path) {
+            run.discard();
+            return Ok(not_started(context, &args, &error));
+        }
+        // Only one run with a key may start its command, so the task is created first.
+        match claim(&discovery, &header).await {
+            Ok(None) => {}
+            Ok(Some(task)) => {
+                run.discard();
+                return report_existing_run(context, &task);
+            }
+            Err(error) => {
+                run.discard();
+                return Err(error.context("the command was not started"));
+            }
+        }
+    }
     // Installed before the command starts, as signals are forwarded to the command from then on.
     let signals = Signals::new()?;
     let child = match RunnerChild::spawn(&args.command) {
         Ok(child) => child,
+        Err(error) if has_key => {
+            let outcome = run.record_failed_start(&error, CANNOT_START, STARTING).await?;
+            note_unrecorded(&outcome);
+            return Ok(not_started(context, &args, &error));
+        }
         Err(error) => {
             run.discard();
-            let text = format!("cannot start {}: {error}", args.command[0].display());
-            exit::note_failure(&text, context.json);
-            return Ok(ExitCode::from(CANNOT_START));
+            return Ok(not_started(context, &args, &error));
         }
     };
     conclude(context, run.attend(child, signals, max_wait).await?)
+}
+
+fn not_started(context: &Context, args: &RunArgs, error: &io::Error) -> ExitCode {
+    let text = format!("cannot start {}: {error}", args.command[0].display());
+    exit::note_failure(&text, context.json);
+    ExitCode::from(CANNOT_START)
+}
+
+fn note_unrecorded(outcome: &SendOutcome) {
+    if let SendOutcome::NoTask(problem)
+    | SendOutcome::TaskClosed(problem)
+    | SendOutcome::Refused(problem)
+    | SendOutcome::GaveUp(problem) = outcome
+    {
+        output::note(&format!("svc: the end of the task is not recorded: {problem}"));
+    }
+}
+
+/// Reports the existing task of the key, with the exit code of its run.
+fn report_existing_run(context: &Context, task: &TaskDocument) -> ExitResult {
+    output::note(&format!(
+        "svc: task {} already has this idempotency key and is {}; nothing was run",
+        task.id(),
+        task.status(),
+    ));
+    let code = task.exit_code();
+    if context.json {
+        output::json(&json!({ "task_id": task.id(), "exit_code": code, "leftover": null }))?;
+    }
+    Ok(ExitCode::from(code))
 }
 
 fn conclude(context: &Context, report: RunReport) -> ExitResult {
@@ -116,9 +176,14 @@ fn header(args: &RunArgs) -> SpoolHeader {
         ("title", Some(title).filter(|title| !title.trim().is_empty())),
         ("agent", args.agent.clone()),
         ("from", args.from.clone()),
-        ("idempotency_key", Some(run.clone())),
+        ("idempotency_key", Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone()))),
     ]);
-    SpoolHeader { version: SpoolHeader::VERSION, run, create: create.into() }
+    let mut create = Value::from(create);
+    if args.idempotency_key.is_some() {
+        // Distinguishes this run's task from an earlier run's.
+        create["metadata"] = json!({ "run": run });
+    }
+    SpoolHeader { version: SpoolHeader::VERSION, run, create }
 }
 
 /// How long the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
@@ -140,20 +205,37 @@ const STARTING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether a task could be created now: a failure should come before the command has done anything.
-/// Waits for as long as a daemon may take to start.
 async fn check_reachable(discovery: &Discovery) -> Result<()> {
+    let is_starting = |error: &ClientError| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
+    ask_daemon(discovery, Method::GET, "/v1/tasks?limit=1", None, is_starting).await.map(drop)
+}
+
+/// Creates the task of a run with a key. Returns the existing task if it belongs to another run.
+async fn claim(discovery: &Discovery, header: &SpoolHeader) -> Result<Option<TaskDocument>> {
+    let body = Bytes::from(serde_json::to_vec(&header.create)?);
+    let is_transient = ClientError::is_transient;
+    let task = ask_daemon(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
+    // If the response to the first attempt was lost, the existing task belongs to this run.
+    let is_ours = task["metadata"] == header.create["metadata"];
+    Ok((!is_ours).then_some(TaskDocument(task)))
+}
+
+/// Retries after a failure that `may_pass`, for as long as a daemon may take to start.
+async fn ask_daemon(
+    discovery: &Discovery,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+    may_pass: fn(&ClientError) -> bool,
+) -> Result<Value> {
     let deadline = Instant::now() + STARTING;
     loop {
         let client = Client::new(discovery.target()?);
-        let error = match client.get::<Value>("/v1/tasks?limit=1").await {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
-        };
-        let is_starting = error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
-        if !is_starting || Instant::now() >= deadline {
-            return Err(error.into());
+        match client.request(method.clone(), path, body.clone()).await {
+            Ok(reply) => return Ok(reply.json()?),
+            Err(error) if may_pass(&error) && Instant::now() < deadline => sleep(PAUSE).await,
+            Err(error) => return Err(error.into()),
         }
-        sleep(PAUSE).await;
     }
 }
 

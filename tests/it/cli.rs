@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agents::runs;
 use crate::daemon::{
-    Daemon, Home, PATIENT, Ran, Running, eventually, free_port, svc, svc_with_input,
+    Daemon, Home, PATIENT, Ran, Running, eventually, free_port, svc, svc_with_input, write_program,
 };
 use crate::expect::{
     all_pages, append, done, each, frame, new_task, page, peer, problem, text, with_task,
@@ -259,6 +259,58 @@ fn command_that_cannot_start_creates_no_task() {
         assert!(ran.stderr.contains(missing), "{ran:?}");
     }
     assert!(page(&d.get("/v1/tasks"), "tasks").is_empty());
+}
+
+#[test]
+fn idempotency_key_runs_a_command_once() {
+    let d = Daemon::start();
+    let ran = d.home.path("ran");
+    let script = format!("echo once >> {}; exit 3", ran.display());
+    let run = |more: &[&str]| {
+        let all = ["task", "run", "--idempotency-key", "k"].iter().chain(more).copied();
+        let all: Vec<_> = all.chain(["--", "sh", "-c", &script]).collect();
+        svc(&d.home, &all)
+    };
+    assert_eq!(run(&[]).code, Some(3));
+    let again = run(&[]);
+    assert_eq!(again.code, Some(3), "as the run that was: {again:?}");
+    assert!(again.stderr.contains("nothing was run"), "{again:?}");
+    let task = only_task(&d);
+    assert!(again.stderr.contains(&text(&task, "task_id")), "{again:?}");
+    let told: Value = serde_json::from_str(&run(&["--json"]).stdout).expect("one line of JSON");
+    let id = text(&task, "task_id");
+    assert_eq!(told, json!({ "task_id": id, "exit_code": 3, "leftover": null }));
+    assert_eq!(fs::read_to_string(&ran).expect("it ran"), "once\n");
+
+    // A pending or active task with the key is not run, whoever created it.
+    d.post("/v1/tasks", &json!({ "title": "false", "idempotency_key": "k-2" })).ok(201);
+    let pending = svc(&d.home, &["task", "run", "--idempotency-key", "k-2", "--", "false"]);
+    assert_eq!(pending.code, Some(0), "{pending:?}");
+    assert!(pending.stderr.contains("pending"), "{pending:?}");
+    let other = svc(&d.home, &["task", "run", "--idempotency-key", "k-2", "--", "true"]);
+    assert_eq!(other.code, Some(1), "{other:?}");
+    assert!(other.stderr.contains("stands for another task"), "{other:?}");
+}
+
+#[test]
+fn command_with_a_key_that_cannot_start_leaves_no_open_task() {
+    let d = Daemon::start();
+    let run = |key: &str, program: &str| {
+        svc(&d.home, &["task", "run", "--idempotency-key", key, "--", program])
+    };
+    assert_eq!(run("k", "no-such-program-anywhere").code, Some(127));
+    assert!(page(&d.get("/v1/tasks"), "tasks").is_empty());
+
+    // The file exists and is executable, but it cannot be run.
+    let script = d.home.path("script");
+    write_program(&script, "#!/no/such/interpreter\n");
+    let script = script.to_str().expect("is UTF-8");
+    for _ in 0..2 {
+        assert_eq!(run("k", script).code, Some(127));
+        let task = only_task(&d);
+        assert_eq!((&task["status"], &task["exit_code"]), (&json!("failed"), &json!(127)));
+        assert!(text(&task, "error").contains("cannot start"), "{task}");
+    }
 }
 
 #[test]
@@ -742,8 +794,11 @@ fn cursor_beyond_the_end_is_not_called_a_restored_log() {
 #[test]
 fn errors_of_files_and_programs_are_readable() {
     let d = Daemon::start();
-    let ran = svc(&d.home, &["task", "run", "--", "/no/such/program"]);
-    assert!(ran.stderr.contains("No such file or directory"), "{ran:?}");
+    for more in [&[] as &[&str], &["--idempotency-key", "k"]] {
+        let args = [&["task", "run"][..], more, &["--", "/no/such/program"]].concat();
+        let ran = svc(&d.home, &args);
+        assert!(ran.stderr.contains("No such file or directory"), "{args:?}: {ran:?}");
+    }
     let home = Home::new();
     home.write("config.toml", "log_level =\n");
     let ran = svc(&home, &["mcp", "add", "n", "--", "true"]);

@@ -62,7 +62,7 @@ fn sees(caller: &Caller, session: &str) -> bool {
 }
 
 fn listed(home: &Home, project: &str) -> Value {
-    let page = crate::cli::caller(home).get("/v1/projects").ok(200);
+    let page = svc(home, &["project", "list", "--json"]).json();
     let projects = page["projects"].as_array().unwrap_or_else(|| panic!("{page}")).clone();
     let of_name = projects.into_iter().find(|it| it["project"] == json!(project));
     of_name.unwrap_or_else(|| panic!("no {project} in {page}"))
@@ -109,6 +109,9 @@ fn checkouts_of_one_remote_are_one_project_and_a_fork_is_another() {
     let mut expected = vec![shown(&main).to_owned(), shown(&second).to_owned()];
     expected.sort();
     assert_eq!(folders, expected);
+    let table = svc(&home, &["project", "list"]);
+    assert!(table.ok().contains("git.example/ann/shop"), "{table:?}");
+    assert!(!table.ok().contains("MACHINE"), "there is one machine: {table:?}");
     assert!(!list.to_string().contains("s3cret"), "{list}");
     only_if!(is_in_file());
     let file = fs::read(home.path("svc.db")).expect("is read");
@@ -436,6 +439,9 @@ fn the_same_path_on_two_machines_is_two_projects_and_a_remote_is_one() {
         "{there}"
     );
     assert!(!sees(&bob, "ann"));
+    let table = svc(&second, &["project", "list"]);
+    assert!(table.ok().contains("MACHINE"), "{table:?}");
+    assert!(table.ok().contains("first") && table.ok().contains("second"), "{table:?}");
     assert_eq!(listed(&second, "h.example/ann/shop")["folders"].as_array().map(Vec::len), Some(2));
     // Lists say what is where.
     let peer = json!({ "display_name": "one", "backend": "test", "path": "/one", "pid": d.pid() });

@@ -27,7 +27,9 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use program::{EventNumbering, OutputFrame, ProcessGroup, active, terminal, timestamp};
+use program::{
+    EventNumbering, OutputFrame, ProcessGroup, active, start_failed, terminal, timestamp,
+};
 use spool::{Spool, SpoolError, SpoolProgress};
 
 pub(crate) use program::RunExit;
@@ -88,6 +90,21 @@ impl<O: RunObserver> Run<O> {
     /// Removes the spool. The task, if it exists, gets no event.
     pub fn discard(self) {
         self.spool.discard();
+    }
+
+    /// Ends a task that already exists, because its program could not be started.
+    pub async fn record_failed_start(
+        mut self,
+        error: &io::Error,
+        exit_code: u8,
+        max_wait: Duration,
+    ) -> Result<SendOutcome, RunError> {
+        self.spool.append(&self.numbering.line("terminal", &start_failed(error, exit_code))?)?;
+        let written = self.spool.written;
+        let (sender, spool, _) = self.into_sender(max_wait)?;
+        let (outcome, _task) = sender.run_to_end(written).await;
+        spool.discard();
+        Ok(outcome)
     }
 
     /// Records the output and the end of the program, and forwards signals and cancel requests to

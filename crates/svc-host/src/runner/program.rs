@@ -81,6 +81,11 @@ impl RunExit {
         }
     }
 
+    pub(super) fn from_signal_name(name: &str) -> Option<Self> {
+        let (signal, _) = SIGNALS.iter().find(|(_, known)| *known == name)?;
+        Some(Self::Signal(signal.as_raw()))
+    }
+
     pub(crate) fn code_and_signal(self) -> (Option<i32>, Option<i32>) {
         match self {
             Self::Code(code) => (Some(code), None),
@@ -218,6 +223,11 @@ pub(super) fn terminal(exit: RunExit, cancelled: bool) -> Value {
     }
 }
 
+pub(super) fn start_failed(error: &io::Error, exit_code: u8) -> Value {
+    let error = format!("cannot start the command: {error}");
+    json!({ "status": "failed", "exit_code": exit_code, "error": error })
+}
+
 pub(super) fn timestamp() -> String {
     SystemClock.now().to_string()
 }
@@ -235,6 +245,17 @@ impl TaskDocument {
     /// The state, such as `pending`.
     pub fn status(&self) -> &str {
         self.0["status"].as_str().unwrap_or_default()
+    }
+
+    /// The exit code of the recorded run; 0 while it runs.
+    pub fn exit_code(&self) -> u8 {
+        let code = self.0["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok());
+        let signal = || self.0["signal"].as_str().and_then(RunExit::from_signal_name);
+        match (self.status(), code.map(RunExit::Code).or_else(signal)) {
+            ("pending" | "active" | "done", _) => 0,
+            (_, Some(exit)) => exit.shell_code(),
+            (_, None) => 1,
+        }
     }
 }
 
@@ -334,5 +355,21 @@ mod tests {
         let second = numbering.line("frame", &1).expect("serialises");
         assert!(String::from_utf8_lossy(&second).contains("run_a-1"));
         assert_eq!(timestamp().len(), "2025-01-01T00:00:00.000Z".len());
+    }
+
+    #[test]
+    fn exit_code_of_a_task_is_that_of_its_run() {
+        for (task, code) in [
+            (json!({ "status": "pending" }), 0),
+            (json!({ "status": "active" }), 0),
+            (json!({ "status": "done", "exit_code": 0 }), 0),
+            (json!({ "status": "failed", "exit_code": 3 }), 3),
+            (json!({ "status": "failed", "signal": "SIGKILL" }), 137),
+            (json!({ "status": "cancelled", "signal": "SIGTERM" }), 143),
+            (json!({ "status": "cancelled", "exit_code": 0 }), 0),
+            (json!({ "status": "expired" }), 1),
+        ] {
+            assert_eq!(TaskDocument(task.clone()).exit_code(), code, "{task}");
+        }
     }
 }
