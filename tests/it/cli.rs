@@ -40,7 +40,7 @@ fn lines(d: &Caller, task: &str, kind: &str) -> Vec<String> {
 }
 
 #[track_caller]
-pub(crate) fn caller(home: &Home) -> Caller {
+fn caller(home: &Home) -> Caller {
     let url = text(&home.daemon_json().expect("a daemon runs"), "url");
     let addr = url.trim_start_matches("http://").parse().expect("a url with an address");
     Caller { addr, token: home.token() }
