@@ -6,19 +6,18 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{ClientError, encode, with_object};
-use svc_sys::private_file;
-use svc_wire::host_protocol::{HistoryQuery, SendMode, StopAgent};
+use svc_client::{ClientError, with_object};
+use svc_wire::host_protocol::{HistoryQuery, SendInput, SendMode, StopAgent};
 
 use super::agent_attach::host;
-use super::agent_away::{find_answering, input_of};
-use super::agent_list::{AgentListArgs, print_agent, print_history, print_sent, print_stopped};
+use super::agent_away::find_answering;
+use super::agent_list::{AgentListArgs, print_agent, print_history, print_stopped};
 use super::context::members;
-use super::naming::{self, AdvisedError};
+use super::naming::AdvisedError;
 use super::output;
 use super::{Context, ExitResult, agent_attach, agent_away, agent_list};
 
-#[derive(Debug, Clone, Subcommand)]
+#[derive(Debug, Subcommand)]
 pub(super) enum AgentCommand {
     /// Start an agent, which outlives the daemon
     #[command(after_help = "Examples:\n  svc agent start claude --prompt 'fix the flaky test'\n  \
@@ -142,132 +141,108 @@ pub(super) struct StartArgs {
 }
 
 pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult {
-    let command = match command {
-        // Standard input is read once, as the text may go to the daemon and then to a host.
+    let done = match command {
+        AgentCommand::Start(args) => start(context, *args).await,
+        AgentCommand::List(args) => match agent_list::list(context, &args).await {
+            Err(away) if is_away(context, &away) => agent_away::list(context, &args, away).await,
+            listed => listed,
+        },
+        AgentCommand::Status { agent } => match status(context, &agent).await {
+            Err(away) if is_away(context, &away) => agent_away::status(context, &agent, away).await,
+            shown => shown,
+        },
         AgentCommand::Send { agent, input, steer } => {
-            AgentCommand::Send { agent, input: text(input)?, steer }
+            let mode = if steer { SendMode::Steer } else { SendMode::Queue };
+            let input = SendInput { mode, ..SendInput::new(text(input)?) };
+            let sent = ask(context, &agent, AgentCall::Send(input)).await;
+            sent.and_then(|sent| context.print_object(&sent, &["message_id", "queued"]))
         }
-        other => other,
-    };
-    let is_away = |error: &Error| {
-        matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
-    };
-    match via_daemon(context, command.clone()).await {
-        // A daemon that was named by URL may run on another machine, so local hosts are no
-        // substitute.
-        Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
-            via_hosts(context, command, error).await
+        AgentCommand::Answer { agent, request, option } => {
+            answer(context, &agent, &request, &option).await
         }
-        Err(error) => Err(of_attended(context, command.agent(), error).await),
-        done => done,
-    }
+        AgentCommand::Interrupt { agent } => {
+            let view = context.client()?.post(&host(&agent, "/interrupt"), &json!({})).await;
+            view.map_err(Error::from).and_then(|view: Value| print_agent(context, &view))
+        }
+        AgentCommand::Stop { agent, force, timeout, reason } => {
+            let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
+            let stopped = ask(context, &agent, AgentCall::Stop(stop)).await;
+            stopped.and_then(|stopped| print_stopped(context, &agent, &stopped))
+        }
+        AgentCommand::History { agent, limit, no_tools } => {
+            let include_tools = no_tools.then_some(false);
+            let query = HistoryQuery { limit, before: None, include_tools };
+            let page = ask(context, &agent, AgentCall::History(query)).await;
+            page.and_then(|page| print_history(context, &page))
+        }
+        AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
+        AgentCommand::Attach { agent } => match agent_attach::attach(context, &agent).await {
+            Err(away) if is_away(context, &away) => agent_away::attach(context, &agent, away).await,
+            done => done,
+        },
+    };
+    done.map_err(of_attended)
 }
 
-impl AgentCommand {
-    /// The agent that the command names.
-    fn agent(&self) -> Option<&str> {
-        match self {
-            Self::Start(_) | Self::List(_) => None,
-            Self::Status { agent }
-            | Self::Send { agent, .. }
-            | Self::Answer { agent, .. }
-            | Self::Interrupt { agent }
-            | Self::Stop { agent, .. }
-            | Self::History { agent, .. }
-            | Self::Watch { agent, .. }
-            | Self::Attach { agent } => Some(agent),
-        }
-    }
+/// Whether no daemon runs on this machine. A daemon that was named by URL may run on another, so
+/// local hosts are no substitute.
+fn is_away(context: &Context, error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
+        && context.discovery().is_ok_and(|discovery| discovery.fixed().is_none())
 }
 
-/// The error for a name in `svc agent list` that is no agent of svc: names the commands for
-/// sessions that people opened. Any other error stays as it is.
-async fn of_attended(context: &Context, named: Option<&str>, error: Error) -> Error {
+/// What the daemon and the host of an agent both answer.
+enum AgentCall {
+    Send(SendInput),
+    Stop(StopAgent),
+    History(HistoryQuery),
+}
+
+/// Asks the daemon, or while none runs the agent's own host.
+async fn ask(context: &Context, agent: &str, call: AgentCall) -> Result<Value> {
+    let client = context.client()?;
+    let asked = match &call {
+        AgentCall::Send(input) => client.post(&host(agent, "/send"), input).await,
+        AgentCall::Stop(stop) => client.post(&host(agent, "/stop"), stop).await,
+        AgentCall::History(query) => {
+            client.get(&with_object(&host(agent, "/history"), query)).await
+        }
+    };
+    let away = match asked.map_err(Error::from) {
+        Err(error) if is_away(context, &error) => error,
+        asked => return asked,
+    };
+    let (host, _) = find_answering(context, agent, away).await?;
+    Ok(match &call {
+        AgentCall::Send(input) => serde_json::to_value(host.send(input).await?)?,
+        AgentCall::Stop(stop) => serde_json::to_value(host.stop(stop).await?)?,
+        AgentCall::History(query) => serde_json::to_value(host.history(query).await?)?,
+    })
+}
+
+async fn answer(context: &Context, agent: &str, request: &str, option: &str) -> ExitResult {
+    let body = json!({ "request_id": request, "option_id": option });
+    let answered: Value = context.client()?.post(&host(agent, "/answer"), &body).await?;
+    let title = output::visible(&output::cell(&answered, "title"));
+    let line = format!("answered {title}: {}", output::visible(option));
+    context.print_line(&answered, &line)
+}
+
+/// The error for a name that is no agent of svc. `svc agent list` also has sessions that people
+/// opened, so the error names the commands for these.
+fn of_attended(error: Error) -> Error {
     let is_missing = |error: &ClientError| {
         error.problem().is_some_and(|problem| problem.detail.starts_with("there is no agent"))
     };
-    let error = match error.downcast::<ClientError>() {
-        Ok(error) if is_missing(&error) => error,
-        Ok(error) => return error.into(),
-        Err(error) => return error,
-    };
-    let (Some(named), Ok(client)) = (named, context.client()) else { return error.into() };
-    let peer: Option<Value> = client.get(&format!("/v1/peers/{}", encode(named))).await.ok();
-    if !peer.as_ref().is_some_and(agent_list::is_attended) {
-        return error.into();
+    match error.downcast::<ClientError>() {
+        Ok(error) if is_missing(&error) => {
+            let advice = "if it is attended, a session that a person opened: `svc peer show` and `svc session history` \
+                          show it, `svc tell` writes to it";
+            AdvisedError::new(error, advice).into()
+        }
+        Ok(error) => error.into(),
+        Err(error) => error,
     }
-    let named = output::visible(named);
-    let advice = format!(
-        "it is attended: a session that a person opened, and that svc does not run; `svc peer show {named}` and `svc session \
-         history {named}` show it, `svc tell {named} TEXT` writes to it"
-    );
-    AdvisedError::new(error, &advice).into()
-}
-
-async fn via_hosts(context: &Context, command: AgentCommand, away: Error) -> ExitResult {
-    match command {
-        AgentCommand::List(args) => agent_away::list(context, &args, away).await,
-        AgentCommand::Status { agent } => agent_away::status(context, &agent, away).await,
-        AgentCommand::Send { agent, input, steer } => {
-            let (host, _) = find_answering(context, &agent, away).await?;
-            let mode = if steer { SendMode::Steer } else { SendMode::Queue };
-            let sent = host.send(&input_of(input, mode)).await?;
-            print_sent(context, &serde_json::to_value(sent)?, steer)
-        }
-        AgentCommand::Stop { agent, force, timeout, reason } => {
-            let (host, _) = find_answering(context, &agent, away).await?;
-            let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
-            let stopped = host.stop(&stop).await?;
-            print_stopped(context, &agent, &serde_json::to_value(stopped)?)
-        }
-        AgentCommand::History { agent, limit, no_tools } => {
-            let (host, _) = find_answering(context, &agent, away).await?;
-            let page = host.history(&history_query(limit, no_tools)).await?;
-            print_history(context, &serde_json::to_value(page)?)
-        }
-        AgentCommand::Attach { agent } => agent_away::attach(context, &agent, away).await,
-        _ => Err(away),
-    }
-}
-
-async fn via_daemon(context: &Context, command: AgentCommand) -> ExitResult {
-    match command {
-        AgentCommand::Start(args) => start(context, *args).await,
-        AgentCommand::List(args) => agent_list::list(context, &args).await,
-        AgentCommand::Status { agent } => status(context, &agent).await,
-        AgentCommand::Send { agent, input, steer } => {
-            let body = json!({ "input": input, "mode": if steer { "steer" } else { "queue" } });
-            let sent: Value = context.client()?.post(&host(&agent, "/send"), &body).await?;
-            print_sent(context, &sent, steer)
-        }
-        AgentCommand::Answer { agent, request, option } => {
-            let body = json!({ "request_id": request, "option_id": option });
-            let answered: Value = context.client()?.post(&host(&agent, "/answer"), &body).await?;
-            let title = output::visible(&output::cell(&answered, "title"));
-            let line = format!("answered {title}: {}", output::visible(&option));
-            context.print_line(&answered, &line)
-        }
-        AgentCommand::Interrupt { agent } => {
-            let path = host(&agent, "/interrupt");
-            let view: Value = context.client()?.post(&path, &json!({})).await?;
-            print_agent(context, view)
-        }
-        AgentCommand::Stop { agent, force, timeout, reason } => {
-            let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
-            let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &stop).await?;
-            print_stopped(context, &agent, &stopped)
-        }
-        AgentCommand::History { agent, limit, no_tools } => {
-            let path = with_object(&host(&agent, "/history"), &history_query(limit, no_tools));
-            print_history(context, &context.client()?.get(&path).await?)
-        }
-        AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
-        AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
-    }
-}
-
-fn history_query(limit: u64, no_tools: bool) -> HistoryQuery {
-    HistoryQuery { limit, before: None, include_tools: no_tools.then_some(false) }
 }
 
 async fn status(context: &Context, agent: &str) -> ExitResult {
@@ -279,10 +254,10 @@ async fn status(context: &Context, agent: &str) -> ExitResult {
         output::items(&page, "requests").iter().filter(is_own).cloned().collect();
     if context.json {
         view["requests"] = requests.into();
-        return print_agent(context, view);
+        return print_agent(context, &view);
     }
     let key = output::cell(&view, "session_key");
-    let printed = print_agent(context, view)?;
+    let printed = print_agent(context, &view)?;
     for request in &requests {
         output::block(&request_text(context, &key, request))?;
     }
@@ -321,35 +296,7 @@ async fn start(context: &Context, args: StartArgs) -> ExitResult {
         let here = std::env::current_dir().context("cannot tell the working folder")?;
         body.insert("default_cwd".to_owned(), here.to_string_lossy().into());
     }
-    let instance = body.get("instance").and_then(Value::as_str).map(str::to_owned);
-    let started = context.client()?.post("/v1/hosts", &body).await;
-    let started: Value = started.map_err(|error| unread(context, instance.as_deref(), error))?;
-    print_agent(context, started)
-}
-
-/// The error for an instance that the daemon does not know. If config.toml has it by now, a restart
-/// of the daemon is needed.
-pub(super) fn unread(context: &Context, instance: Option<&str>, error: ClientError) -> Error {
-    let is_missing = error.problem().is_some_and(|problem| {
-        problem.field.as_deref() == Some("instance") && naming::is_about_a_name(problem)
-    });
-    let text =
-        private_file::read_settings(&context.paths.config_file).ok().flatten().unwrap_or_default();
-    match instance.filter(|name| is_missing && has_instance(&text, name)) {
-        Some(_) => AdvisedError::new(
-            error,
-            "config.toml has it, and the daemon reads that when it starts: `svc restart`",
-        )
-        .into(),
-        None => error.into(),
-    }
-}
-
-fn has_instance(config: &str, name: &str) -> bool {
-    let document: Option<toml::Table> = config.parse().ok();
-    document.is_some_and(|document| {
-        document.get("agents").and_then(|agents| agents.get(name)).is_some()
-    })
+    print_agent(context, &context.client()?.post("/v1/hosts", &body).await?)
 }
 
 pub(super) fn text(given: String) -> Result<String> {
@@ -359,16 +306,4 @@ pub(super) fn text(given: String) -> Result<String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn configured_instance_is_found() {
-        let config = "[agents.lines]\ncommand = \"x\"\n";
-        assert!(has_instance(config, "lines") && !has_instance(config, "other"));
-        assert!(!has_instance("", "lines") && !has_instance("not [toml", "lines"));
-    }
 }

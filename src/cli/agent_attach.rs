@@ -1,6 +1,5 @@
 //! Follows an agent on the terminal and sends it input.
 
-use std::io::BufRead as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use svc_client::{ClientError, FollowItem, Follower, encode, with_query};
 use svc_sys::telemetry;
-use tokio::sync::mpsc;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 
 use super::events::note;
 use super::{Context, ExitResult, output};
@@ -74,12 +73,16 @@ pub(super) async fn attach(context: &Context, agent: &str) -> ExitResult {
                     return Ok(end);
                 }
             }
-            line = lines.recv() => {
-                let Some(line) = line else {
+            line = lines.next_line() => {
+                let Ok(Some(line)) = line else {
                     output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
-                if line.trim().is_empty() || printer.asked_for_confirmation(&line) {
+                if line.trim().is_empty() {
+                    continue;
+                }
+                if let Some(question) = printer.confirmation_question(&line) {
+                    output::note(&format!("svc: {question}"));
                     continue;
                 }
                 sent += 1;
@@ -132,25 +135,18 @@ pub(super) fn paragraph(text: &str) -> Result<()> {
     output::block(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)))
 }
 
-/// Lines of standard input. A thread reads them and ends with the process.
-pub(super) fn typed_lines() -> mpsc::UnboundedReceiver<String> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
+/// Lines of standard input.
+pub(super) fn typed_lines() -> Lines<BufReader<Stdin>> {
+    BufReader::new(tokio::io::stdin()).lines()
 }
 
 /// Prints the events of an agent, and keeps its last open request.
 pub(super) struct Printer {
     /// The backend is a program whose every line of output is an event.
     is_exec: bool,
-    asked: Option<AskedRequest>,
+    asked: Option<Value>,
+    /// Number of a permanent option that was typed once and needs a confirmation.
+    typed: Option<String>,
     /// The entry whose beginning was printed.
     said: Option<PrintedEntry>,
 }
@@ -164,23 +160,9 @@ struct PrintedEntry {
     is_told_again: bool,
 }
 
-struct AskedRequest {
-    id: String,
-    title: String,
-    options: Vec<AskedOption>,
-    /// Number of a permanent option that was typed once and needs a confirmation.
-    chosen: Option<String>,
-}
-
-struct AskedOption {
-    id: String,
-    name: String,
-    is_permanent: bool,
-}
-
 impl Printer {
     pub(super) fn from_agent(view: &Value) -> Self {
-        Self { is_exec: view["backend"] == "exec", asked: None, said: None }
+        Self { is_exec: view["backend"] == "exec", asked: None, typed: None, said: None }
     }
 
     async fn open_requests(&mut self, context: &Context, id: &str) {
@@ -289,9 +271,9 @@ impl Printer {
 
     fn answered(&self, event: &Value) -> String {
         let option = output::cell(event, "option_id");
-        let offered = self.asked.iter().flat_map(|asked| &asked.options);
-        let name = offered.into_iter().find(|it| it.id == option).map(|it| it.name.as_str());
-        let said = name.unwrap_or(if option.is_empty() { "no option" } else { &option });
+        let offered = self.options().iter().find(|it| it["option_id"] == *option);
+        let name = offered.map(|it| output::cell(it, "name"));
+        let said = name.as_deref().unwrap_or(if option.is_empty() { "no option" } else { &option });
         match output::cell(event, "by").as_str() {
             "interrupt" => "svc: the request was withdrawn, as the turn was interrupted\n".into(),
             by => format!("svc: answered by {by}: {said}\n"),
@@ -301,17 +283,7 @@ impl Printer {
     /// Updates the open request from an event that is not printed.
     pub(super) fn remember(&mut self, event: &Value) {
         match event["type"].as_str() {
-            Some("request") => {
-                let option = |it| AskedOption {
-                    id: output::cell(it, "option_id"),
-                    name: output::cell(it, "name"),
-                    is_permanent: is_permanent(&output::cell(it, "kind")),
-                };
-                let options = output::items(event, "options").iter().map(option).collect();
-                let cell = |key| output::cell(event, key);
-                let (id, title) = (cell("request_id"), cell("title"));
-                self.asked = Some(AskedRequest { id, title, options, chosen: None });
-            }
+            Some("request") => (self.asked, self.typed) = (Some(event.clone()), None),
             Some("answer" | "exit") => self.asked = None,
             _ => {}
         }
@@ -319,9 +291,10 @@ impl Printer {
 
     pub(super) fn show_request(&self) {
         let Some(asked) = &self.asked else { return };
-        let mut text = format!("svc: it asks: {}\n", asked.title);
-        for (number, option) in asked.options.iter().enumerate() {
-            text.extend(["  ", &(number + 1).to_string(), ": ", &option.name, "\n"]);
+        let mut text = format!("svc: it asks: {}\n", output::cell(asked, "title"));
+        for (number, option) in self.options().iter().enumerate() {
+            let name = output::cell(option, "name");
+            text.extend(["  ", &(number + 1).to_string(), ": ", &name, "\n"]);
         }
         output::notes(&text);
     }
@@ -330,23 +303,36 @@ impl Printer {
         self.asked.is_some()
     }
 
-    pub(super) fn chosen(&self, line: &str) -> Option<(&str, &str)> {
-        let asked = self.asked.as_ref()?;
-        Some((&asked.id, &asked.option(line)?.id))
+    fn options(&self) -> &[Value] {
+        self.asked.as_ref().map_or(&[], |asked| output::items(asked, "options"))
     }
 
-    /// Asks for a confirmation when a permanent option is chosen for the first time. Returns true
-    /// if it asked.
-    fn asked_for_confirmation(&mut self, line: &str) -> bool {
-        let question = self.asked.as_mut().and_then(|asked| asked.confirmation_question(line));
-        question.inspect(|question| output::note(&format!("svc: {question}"))).is_some()
+    /// The option that a line names by its number.
+    pub(super) fn chosen(&self, line: &str) -> Option<&Value> {
+        let number: usize = line.trim().parse().ok()?;
+        self.options().get(number.checked_sub(1)?)
+    }
+
+    /// The question that confirms a permanent option, when a line chooses it for the first time.
+    fn confirmation_question(&mut self, line: &str) -> Option<String> {
+        let earlier = self.typed.take();
+        let option = self.chosen(line)?;
+        let number = line.trim();
+        if !is_permanent(&output::cell(option, "kind")) || earlier.as_deref() == Some(number) {
+            return None;
+        }
+        let question = confirmation(&output::cell(option, "name"), number);
+        self.typed = Some(number.to_owned());
+        Some(question)
     }
 
     /// The path and body for a typed line: a number answers the open request, everything else is
     /// input.
     fn request_for_line(&self, id: &str, line: &str, sent: u64) -> (String, Value) {
-        if let Some((request, option)) = self.chosen(line) {
-            return (host(id, "/answer"), json!({ "request_id": request, "option_id": option }));
+        if let (Some(request), Some(option)) = (&self.asked, self.chosen(line)) {
+            let body =
+                json!({ "request_id": request["request_id"], "option_id": option["option_id"] });
+            return (host(id, "/answer"), body);
         }
         let key = format!("attach-{}-{sent}", std::process::id());
         (host(id, "/send"), json!({ "input": line, "idempotency_key": key }))
@@ -360,26 +346,6 @@ pub(super) fn is_permanent(kind: &str) -> bool {
 
 pub(super) fn confirmation(name: &str, number: impl std::fmt::Display) -> String {
     format!("{name}: this holds from now on; {number} again answers")
-}
-
-impl AskedRequest {
-    fn option(&self, line: &str) -> Option<&AskedOption> {
-        let number: usize = line.trim().parse().ok()?;
-        self.options.get(number.checked_sub(1)?)
-    }
-
-    /// The question that confirms a permanent option, when a line chooses it for the first time.
-    fn confirmation_question(&mut self, line: &str) -> Option<String> {
-        let earlier = self.chosen.take();
-        let option = self.option(line).filter(|option| option.is_permanent)?;
-        let number = line.trim().to_owned();
-        if earlier.as_ref() == Some(&number) {
-            return None;
-        }
-        let question = confirmation(&option.name, &number);
-        self.chosen = Some(number);
-        Some(question)
-    }
 }
 
 pub(super) fn end_of(event: &Value) -> Option<ExitCode> {
@@ -406,14 +372,12 @@ mod tests {
 
     #[test]
     fn a_permanent_option_needs_a_confirmation() {
-        let option = |id: &str, is_permanent| AskedOption {
-            id: id.to_owned(),
-            name: format!("Name of {id}"),
-            is_permanent,
-        };
-        let options = vec![option("once", false), option("ever", true)];
-        let mut asked =
-            AskedRequest { id: "r".to_owned(), title: "May I?".to_owned(), options, chosen: None };
+        let request = json!({ "type": "request", "request_id": "r", "options": [
+            { "option_id": "once", "name": "Name of once", "kind": "allow_once" },
+            { "option_id": "ever", "name": "Name of ever", "kind": "allow_always" },
+        ] });
+        let mut printer = Printer::from_agent(&json!({}));
+        printer.remember(&request);
         let question = Some("Name of ever: this holds from now on; 2 again answers".to_owned());
         for (line, expected) in [
             ("1", None),
@@ -423,7 +387,7 @@ mod tests {
             ("2", question),
             (" 2 ", None),
         ] {
-            assert_eq!(asked.confirmation_question(line), expected, "{line}");
+            assert_eq!(printer.confirmation_question(line), expected, "{line}");
         }
     }
 }

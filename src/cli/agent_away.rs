@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, HostUpdate};
 use svc_model::agent::{AgentInfo, AgentState};
 use svc_model::{AgentId, LATEST};
-use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode};
+use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput};
 use tokio::task::JoinSet;
 
 use super::agent_attach::{Printer, end_of, entry_text, note_failure, paragraph, typed_lines};
@@ -36,7 +36,7 @@ const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as
 
 pub(super) async fn status(context: &Context, named: &str, away: Error) -> ExitResult {
     let found = find(context, named, away).await?;
-    print_agent(context, view(&found))
+    print_agent(context, &view(&found))
 }
 
 /// Sends lines of standard input to an agent until the input or the agent ends.
@@ -92,8 +92,8 @@ pub(super) async fn attach(context: &Context, named: &str, away: Error) -> ExitR
                 is_told = has_caught_up && printer.has_request();
             }
             // Until the stream has caught up, the open request that a number answers is unknown.
-            line = lines.recv(), if has_caught_up => {
-                let Some(line) = line else {
+            line = lines.next_line(), if has_caught_up => {
+                let Ok(Some(line)) = line else {
                     output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
@@ -104,15 +104,11 @@ pub(super) async fn attach(context: &Context, named: &str, away: Error) -> ExitR
                     output::note(NEEDS_A_DAEMON);
                     continue;
                 }
-                note_failure(host.send(&input_of(line, SendMode::Queue)).await);
+                note_failure(host.send(&SendInput::new(line)).await);
             }
             _ = tokio::signal::ctrl_c() => note_failure(host.interrupt().await),
         }
     }
-}
-
-pub(super) const fn input_of(input: String, mode: SendMode) -> SendInput {
-    SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
 }
 
 /// An agent as the daemon renders it. Most members are empty for a host that does not respond.
@@ -156,16 +152,10 @@ async fn find(context: &Context, named: &str, away: Error) -> Result<FoundHost> 
         let latest = found.into_iter().max_by_key(started);
         return latest.ok_or(away);
     }
-    let is_meant = |host: &FoundHost| match &host.said {
+    found.retain(|host| match &host.said {
         Ok(status) => is_named(&status.agent, named),
         Err(_) => is_beginning(host.id.as_str(), named),
-    };
-    if found.iter().any(is_meant) {
-        found.retain(is_meant);
-    } else {
-        let was_started_as = |status: &HostStatus| was_started_as(&status.agent, named);
-        found.retain(|host| host.said.as_ref().is_ok_and(was_started_as));
-    }
+    });
     match found.len() {
         0 => bail!(
             "no daemon runs, and no living host is that of an agent {named:?}; `svc agent list` shows them, `svc start` starts a daemon"
@@ -192,10 +182,8 @@ fn is_named(info: &AgentInfo, named: &str) -> bool {
         || info.session_key == named
         || short == named
         || short.strip_suffix(":main") == Some(&*named)
-}
-
-fn was_started_as(info: &AgentInfo, name: &str) -> bool {
-    info.session_key == format!("agent:{}:{}", info.instance, name.to_ascii_lowercase())
+        // The name that it was started with.
+        || info.session_key == format!("agent:{}:{named}", info.instance)
 }
 
 pub(super) struct FoundHost {

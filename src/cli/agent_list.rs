@@ -55,9 +55,6 @@ pub(super) struct AgentListArgs {
     /// Also those that have ended
     #[arg(long)]
     all: bool,
-    /// Those that have not ended, which is the default
-    #[arg(long, conflicts_with = "all", hide = true)]
-    live: bool,
     #[command(flatten)]
     filter: AgentFilter,
     /// How many agents that svc runs, 1 to 500
@@ -118,11 +115,7 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult 
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
         agents.extend(peers.iter().filter(is_here).map(attended));
     }
-    let printed = print_rows(context, args, &agents, hosts.get("next_cursor"))?;
-    if is_living && context.screen.is_for_people() {
-        output::note("`svc agent list --all` also shows those that have ended");
-    }
-    Ok(printed)
+    print_rows(context, args, &agents, hosts.get("next_cursor"))
 }
 
 pub(super) fn print_hosts(context: &Context, args: &AgentListArgs, agents: &[Value]) -> ExitResult {
@@ -154,9 +147,6 @@ fn print_rows(
     let mut page = json!({ "count": agents.len(), "agents": agents });
     if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.clone();
-    }
-    if !context.json {
-        name_columns(&mut page);
     }
     let mut filter = json!(args.filter);
     filter["hosted"] = args.hosted.into();
@@ -208,10 +198,12 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
     row.extend(common(key, name, "hosted", status));
-    for member in ["evidence", "since"] {
-        if let Some(value) = own.and_then(|peer| peer.get(member)) {
-            row.insert(member.to_owned(), value.clone());
-        }
+    row.insert("folder".to_owned(), agent["worktree"].clone());
+    // The status of an ended agent has no start time.
+    let since = own.map_or(&agent["started_at"], |peer| &peer["since"]);
+    row.insert("since".to_owned(), since.clone());
+    if let Some(evidence) = own.and_then(|peer| peer.get("evidence")) {
+        row.insert("evidence".to_owned(), evidence.clone());
     }
     row.into()
 }
@@ -223,6 +215,7 @@ fn attended(peer: &Value) -> Value {
     let (name, status) = (output::cell(peer, "display_name"), output::cell(peer, "status"));
     let mut row = peer.as_object().cloned().unwrap_or_default();
     row.extend(common(&format!("agent:{kind}:{session}"), &name, "attended", &status));
+    row.insert("folder".to_owned(), peer["path"].clone());
     row.into()
 }
 
@@ -233,101 +226,26 @@ fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value>
         .collect()
 }
 
-/// Adds columns for members that the two kinds of rows name differently.
-fn name_columns(page: &mut Value) {
-    for agent in page["agents"].as_array_mut().into_iter().flatten() {
-        // The status of an ended agent has no start time.
-        for (column, names) in
-            [("folder", ["worktree", "path"]), ("since", ["since", "started_at"])]
-        {
-            let value = names.iter().map(|name| &agent[*name]).find(|value| !value.is_null());
-            if let Some(value) = value.cloned() {
-                agent[column] = value;
-            }
-        }
-    }
-}
-
+/// Members that a person looks for first.
 const AGENT_FIELDS: [&str; 8] =
-    ["agent", "state", "session key", "instance", "backend", "folder", "started", "pid"];
+    ["id", "state", "session_key", "instance", "backend", "worktree", "started_at", "pid"];
 
-pub(super) fn print_agent(context: &Context, agent: Value) -> ExitResult {
-    let agent = if context.json { agent } else { labelled(agent) };
-    context.print_object(&agent, &AGENT_FIELDS)
-}
-
-/// Names fields by labels, and omits a process that has ended.
-fn labelled(agent: Value) -> Value {
-    let Value::Object(fields) = agent else { return agent };
-    let is_stopped = fields.get("state").is_some_and(|state| state == "done");
-    let fields = fields.into_iter().filter(|(key, value)| key != "pid" || *value != 0);
-    let fields = fields.map(|(key, value)| {
-        if key == "signal" {
-            return ("ended by".to_owned(), ended_by(&value, is_stopped).into());
-        }
-        let label = match key.as_str() {
-            "id" => "agent".to_owned(),
-            "worktree" => "folder".to_owned(),
-            "host_pid" => "host's pid".to_owned(),
-            "socket_path" => "socket".to_owned(),
-            "started_at" => "started".to_owned(),
-            "ended_at" => "ended".to_owned(),
-            other => other.replace('_', " "),
-        };
-        (label, value)
-    });
-    fields.collect::<Map<String, Value>>().into()
-}
-
-/// The name of the signal that ended an agent's program, and who sent it.
-fn ended_by(signal: &Value, is_stopped: bool) -> String {
-    let name = match signal.as_i64() {
-        Some(2) => "SIGINT",
-        Some(9) => "SIGKILL",
-        Some(15) => "SIGTERM",
-        _ => return format!("signal {signal}"),
-    };
-    let by_svc = if is_stopped { "svc" } else { "another program, or the system" };
-    format!("{by_svc} ({name})")
+pub(super) fn print_agent(context: &Context, agent: &Value) -> ExitResult {
+    context.print_object(agent, &AGENT_FIELDS)
 }
 
 pub(super) fn print_stopped(context: &Context, agent: &str, stopped: &Value) -> ExitResult {
-    context.print_line(stopped, &stopped_in_words(agent, stopped))
-}
-
-fn stopped_in_words(agent: &str, stopped: &Value) -> String {
     let agent = output::visible(agent);
-    if stopped["stopped"] != true {
-        return format!("{agent} has not ended yet: `svc agent status {agent}` says how it is");
-    }
-    let how = match (stopped["exit_code"].as_i64(), &stopped["signal"]) {
-        (Some(code), _) => format!("; its program ended with exit code {code}"),
-        (None, Value::Null) => String::new(),
-        (None, signal) => format!("; it was stopped by {}", ended_by(signal, true)),
+    let line = match stopped["stopped"] == true {
+        true => format!("{agent} has ended"),
+        false => format!("{agent} has not ended yet: `svc agent status {agent}` says how it is"),
     };
-    let state = match stopped["final_state"].as_str() {
-        None | Some("done") => String::new(),
-        Some(state) => format!("; its state is {}", output::visible(state)),
-    };
-    format!("{agent} has ended{how}{state}")
+    context.print_line(stopped, &line)
 }
 
 pub(super) fn print_history(context: &Context, page: &Value) -> ExitResult {
     let mut entries = output::items(page, "entries").iter();
     context.print(page, || entries.try_for_each(|entry| paragraph(&entry_text(entry))))
-}
-
-pub(super) fn print_sent(context: &Context, sent: &Value, is_steering: bool) -> ExitResult {
-    let printed = context.print_object(sent, &["message_id", "queued"])?;
-    if let Some(note) = not_steered(sent, is_steering).filter(|_| !context.json) {
-        output::note(note);
-    }
-    Ok(printed)
-}
-
-fn not_steered(sent: &Value, is_steering: bool) -> Option<&'static str> {
-    let is_queued = is_steering && sent["queued"] == true;
-    is_queued.then_some("svc: this agent takes nothing in a turn: the input begins its next one")
 }
 
 #[cfg(test)]
@@ -367,43 +285,5 @@ mod tests {
         let row = &others[0];
         assert_eq!((&row["key"], &row["kind"]), (&json!("agent:claude:s"), &json!("attended")));
         assert_eq!((&row["name"], &row["status"]), (&json!("claude-code@web"), &json!("busy")));
-    }
-
-    #[test]
-    fn late_steering_input_is_reported() {
-        let sent = |queued: bool| json!({ "message_id": "m", "queued": queued });
-        assert!(not_steered(&sent(true), true).is_some_and(|note| note.contains("next one")));
-        assert_eq!(not_steered(&sent(false), true), None);
-        assert_eq!(not_steered(&sent(true), false), None);
-    }
-
-    #[test]
-    fn ended_agent_is_shown_without_its_process() {
-        let shown = labelled(json!({
-            "id": "ag_1", "worktree": "/srv", "pid": 0, "host_pid": 7, "started_at": "x", "exit_code": 1,
-        }));
-        let wanted = json!({
-            "agent": "ag_1", "folder": "/srv", "host's pid": 7, "started": "x", "exit code": 1,
-        });
-        assert_eq!(shown, wanted);
-        assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
-        let ended =
-            |state: &str| labelled(json!({ "state": state, "signal": 9 }))["ended by"].clone();
-        assert_eq!(ended("done"), "svc (SIGKILL)");
-        assert_eq!(ended("error"), "another program, or the system (SIGKILL)");
-    }
-
-    #[test]
-    fn stop_is_reported_in_a_sentence() {
-        let cases = json!([
-            [{ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }, "has ended; its program ended with exit code 0"],
-            [{ "stopped": true, "signal": 9, "final_state": "done" }, "has ended; it was stopped by svc (SIGKILL)"],
-            [{ "stopped": true, "exit_code": 3, "final_state": "error" }, "has ended; its program ended with exit code 3; its state is error"],
-            [{ "stopped": false }, "has not ended yet: `svc agent status agent:claude:main` says how it is"],
-        ]);
-        for case in cases.as_array().expect("a list") {
-            let sentence = format!("agent:claude:main {}", case[1].as_str().expect("a text"));
-            assert_eq!(stopped_in_words("agent:claude:main", &case[0]), sentence);
-        }
     }
 }

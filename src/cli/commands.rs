@@ -13,9 +13,9 @@ use super::context::{Context, GlobalFlags};
 use super::output::{self, OutputClosed};
 use super::people::{self, which_one};
 use super::{
-    ExitResult, ServeArgs, agent, config, daemon, database, doctor, events, exit, ghap, hook,
-    install, mcp, mcp_config, message, open, peer, project, send, serve, service_unit, session,
-    stdio, task, token, tools, top,
+    ExitResult, ServeArgs, agent, config, daemon, database, doctor, events, ghap, hook, install,
+    mcp, mcp_config, message, open, peer, project, send, serve, service_unit, session, stdio, task,
+    token, tools, top,
 };
 
 /// All commands in groups, in the order of the help: the most important first.
@@ -228,7 +228,7 @@ enum Command {
     #[command(after_help = hook::EXAMPLES)]
     Hook(hook::HookArgs),
     /// Run the daemon as a service that starts at log-in (systemd, launchd)
-    #[command(subcommand, after_help = "Example:\n  svc service install --dry-run")]
+    #[command(subcommand, after_help = "Example:\n  svc service install")]
     Service(service_unit::ServiceCommand),
     /// Show or check the configuration
     #[command(subcommand, after_help = "Example:\n  svc config show")]
@@ -300,8 +300,8 @@ impl Cli {
 }
 
 /// Whether arguments that could not be parsed contain `--json`.
-pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
-    arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
+pub(super) fn wants_json(line: &[OsString]) -> bool {
+    line.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
 /// Runs the program without a command: a terminal gets the view of the team, and everything else
@@ -321,41 +321,11 @@ fn help_as_json(help: &str) -> ExitResult {
 }
 
 /// The exit code after a help was printed. A closed pipe is no error.
-pub(super) fn printed(result: io::Result<()>) -> ExitResult {
+fn printed(result: io::Result<()>) -> ExitResult {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         result => Ok(result.map(|()| ExitCode::SUCCESS)?),
     }
-}
-
-/// `svc help COMMAND WORD`, where WORD is an argument of COMMAND and no subcommand, such as `wait`
-/// of `hook`: prints the help of COMMAND. With `--json` so does every `svc help COMMAND`. `None`
-/// for all other arguments, which the parser handles.
-pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    let all: Vec<OsString> = arguments.collect();
-    let (help, words) = all.split_first()?;
-    if help != "help" {
-        return None;
-    }
-    let is_json = wants_json(words.iter().cloned());
-    let words: Vec<&OsString> = words.iter().filter(|word| *word != "--json").collect();
-    let mut root = Cli::command();
-    root.build();
-    let (mut command, mut known) = (&mut root, 0);
-    while let Some(word) = words.get(known) {
-        if command.find_subcommand(word).is_none() {
-            break;
-        }
-        command = command.find_subcommand_mut(word)?;
-        known += 1;
-    }
-    let is_argument =
-        known > 0 && known < words.len() && command.get_positionals().next().is_some();
-    if is_json && (is_argument || known == words.len()) {
-        let help = command.render_long_help().to_string();
-        return Some(exit::code(help_as_json(&help), true));
-    }
-    is_argument.then(|| exit::code(printed(command.print_long_help()), false))
 }
 
 pub(super) fn dispatch(cli: Cli) -> ExitResult {
@@ -440,13 +410,7 @@ async fn client_command(context: Context, command: Command) -> ExitResult {
         Command::Uninstall(args) => install::uninstall(context, &args).await,
         Command::Doctor => doctor::run(context).await,
         Command::Service(command) => service_unit::run(context, command).await,
-        Command::Serve(_)
-        | Command::Migrate(_)
-        | Command::Backup { .. }
-        | Command::Restore { .. }
-        | Command::Config(_)
-        | Command::Hook(_)
-        | Command::Completions { .. } => unreachable!("these are dispatched without a runtime"),
+        command => unreachable!("{command:?} is dispatched without a runtime"),
     }
 }
 

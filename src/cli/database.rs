@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _};
-use std::path::{Path, PathBuf};
+use std::path::{Display, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -31,23 +31,26 @@ const INTRODUCTION: Duration = Duration::from_secs(2);
 /// Pause between two notes on the progress of a move.
 const NOTE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes the lock. If another process holds it, the error names that process and ends with
-/// `advice`.
+/// Takes the lock of the data folder. If another process holds it, the error names that process and
+/// ends with `advice`.
 pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> Result<DatabaseLock> {
-    match DatabaseLock::acquire(&paths.lock) {
-        Ok(lock) => return Ok(lock),
-        Err(LockError::Held) => {}
-        Err(error) => return Err(error.into()),
+    lock(&paths.lock, &paths.db, |db| {
+        let mut text = match daemon::lock_holder(paths, INTRODUCTION) {
+            Some(file) => {
+                format!("a daemon already runs on {db}: pid {}, {}", file.pid, file.url)
+            }
+            None => format!("another svc process is at work on {db}"),
+        };
+        text.extend(advice.into_iter().flat_map(|advice| ["; ", advice]));
+        text
+    })
+}
+
+fn lock(path: &Path, db: &Path, held: impl FnOnce(Display<'_>) -> String) -> Result<DatabaseLock> {
+    match DatabaseLock::acquire(path) {
+        Err(LockError::Held) => Err(DatabaseInUse(held(db.display())).into()),
+        lock => Ok(lock?),
     }
-    let db = paths.db.display();
-    let mut text = match daemon::lock_holder(paths, INTRODUCTION) {
-        Some(file) => {
-            format!("a daemon already runs on {db}: pid {}, {}", file.pid, file.url)
-        }
-        None => format!("another svc process is at work on {db}"),
-    };
-    text.extend(advice.into_iter().flat_map(|advice| ["; ", advice]));
-    Err(DatabaseInUse(text).into())
 }
 
 /// Copies the database into one file and checks the copy. The daemon may run meanwhile.
@@ -251,13 +254,7 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
 fn lock_file(file: &Path) -> Result<DatabaseLock> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
-    match DatabaseLock::acquire(&PathBuf::from(name)) {
-        Err(LockError::Held) => {
-            let text = format!("another svc process is at work on {}", file.display());
-            Err(DatabaseInUse(text).into())
-        }
-        lock => Ok(lock?),
-    }
+    lock(Path::new(&name), file, |file| format!("another svc process is at work on {file}"))
 }
 
 fn report_move(

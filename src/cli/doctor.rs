@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use svc_client::{ClientError, Endpoint, Token, Url, with_query};
+use svc_client::{ClientError, Endpoint, Token, Url};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
 use svc_server::http::{Finding, Level};
 use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
@@ -25,19 +25,13 @@ use svc_sys::{
     telemetry,
 };
 
-use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
+use super::daemon::{DaemonProbe, find_daemon, probe};
 use super::{Context, ExitResult, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// Older refusals of hooks are not reported.
-const LATELY: Duration = Duration::from_hours(1);
 /// How long before writes will be refused the check begins to warn.
 const SOON: Duration = Duration::from_hours(30 * 24);
-/// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
-const LARGE_WAL: u64 = 128 * 1024 * 1024;
-/// A clock before this (1 July 2025) is wrong.
-const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
 
 pub(super) async fn run(context: &Context) -> ExitResult {
     let mut findings = Vec::new();
@@ -58,14 +52,13 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     };
     findings.push(home(context));
     findings.extend(config.as_ref().map(token));
+    #[cfg(target_os = "linux")]
     findings.extend(filesystem(&context.paths.home));
     findings.extend(space(context).await);
-    findings.push(clock());
     match config.as_ref().map(PostgresOptions::configured) {
         Some(Ok(Some(server))) => findings.extend(database(server).await),
         Some(Err(error)) => findings.push(fail(DATABASE, error.to_string(), "correct it")),
         Some(Ok(None)) | None => {
-            findings.extend(wal(context));
             findings.extend(moved(context).await);
             findings.extend(schema(context).await);
         }
@@ -74,10 +67,8 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     if let Some(config) = &config {
         findings.extend(neighbour(context, config).await);
     }
-    findings.extend(changed_servers(context).await);
     findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
-    findings.extend(refused_hooks(context));
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -170,24 +161,6 @@ async fn ask(context: &Context, path: &str) -> Option<Value> {
     context.client().ok()?.get(path).await.ok()
 }
 
-/// Child MCP servers whose definitions differ from those that a person approved. Only a running
-/// daemon knows them.
-async fn changed_servers(context: &Context) -> Vec<Finding> {
-    let here = std::env::current_dir().ok().map(|here| here.display().to_string());
-    let target = with_query("/v1/sources?limit=500", &[("project", here.as_deref())]);
-    let page = ask(context, &target).await.unwrap_or_default();
-    let sources = output::items(&page, "sources").iter();
-    let changed =
-        sources.filter_map(|source| Some((source["name"].as_str()?, source["changed"].as_u64()?)));
-    let finding = |(name, count): (&str, u64)| {
-        let detail = format!("{name}: {count} definitions have changed since their approval");
-        let advice =
-            format!("`svc mcp get {name}` shows which; `svc mcp approve {name}` approves them");
-        warn("MCP servers", detail, &advice)
-    };
-    changed.map(finding).collect()
-}
-
 /// Folders whose repositories have another remote than when their project was decided.
 async fn moved_remotes(context: &Context) -> Vec<Finding> {
     let page = ask(context, "/v1/projects?limit=500").await.unwrap_or_default();
@@ -269,11 +242,6 @@ fn filesystem(home: &Path) -> Option<Finding> {
     Some(warn(CHECK, format!("{} is on {name}, a network file system", home.display()), advice))
 }
 
-#[cfg(not(target_os = "linux"))]
-fn filesystem(_home: &Path) -> Option<Finding> {
-    None
-}
-
 /// The space that is left, and when it will be used up: a running daemon knows how fast the
 /// database grows.
 async fn space(context: &Context) -> Option<Finding> {
@@ -316,25 +284,6 @@ fn is_soon_full(growth: &Value) -> bool {
     let at = reaches["at"].as_str().and_then(Timestamp::parse);
     let refuses = matches!(reaches["bound"].as_str(), Some("disk" | "store.max_bytes"));
     refuses && at.is_some_and(|at| at < SystemClock.now().plus(SOON))
-}
-
-fn clock() -> Finding {
-    let now = SystemClock.now();
-    let text = now.to_string();
-    if now < EARLIEST {
-        let advice = "set the clock; times in the log and expiries depend on it";
-        return fail("clock", format!("it says {text}"), advice);
-    }
-    ok("clock", text)
-}
-
-fn wal(context: &Context) -> Option<Finding> {
-    const CHECK: &str = "write-ahead log";
-    let path = context.paths.home.join("svc.db-wal");
-    let size = std::fs::metadata(&path).ok()?.len();
-    let detail = format!("{} KiB", size / 1024);
-    let advice = "some program keeps a read transaction open on svc.db; end it (a sqlite3 shell?)";
-    Some(if size > LARGE_WAL { warn(CHECK, detail, advice) } else { ok(CHECK, detail) })
 }
 
 const DATABASE: &str = "database";
@@ -436,17 +385,10 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     const CHECK: &str = "daemon";
     let (daemon, health) = match find_daemon(context).await {
         DaemonProbe::Absent => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
-        DaemonProbe::NotReady(pid) => {
-            return vec![warn(CHECK, not_ready(pid), "look again in a moment")];
+        DaemonProbe::Unready { problem, may_pass: true, .. } => {
+            return vec![warn(CHECK, problem, "look again in a moment")];
         }
-        DaemonProbe::WithoutSocket(daemon) => {
-            return vec![fail(CHECK, no_socket(&daemon), "svc restart")];
-        }
-        DaemonProbe::Silent { pid: Some(pid), problem } => {
-            let advice = format!("`svc logs`; if it hangs, `kill {pid}` and `svc start`");
-            return vec![fail(CHECK, format!("process {pid} does not answer: {problem}"), &advice)];
-        }
-        DaemonProbe::Silent { pid: None, problem } => {
+        DaemonProbe::Unready { problem, .. } => {
             return vec![fail(CHECK, problem, "`svc logs`; run as the user who runs the daemon")];
         }
         DaemonProbe::Running(daemon, health) => (daemon, health),
@@ -470,12 +412,6 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     } else {
         warn("version", format!("the daemon is {theirs}, this program {ours}"), "svc restart")
     });
-    let started = health.document.started_at.as_deref().and_then(Timestamp::parse);
-    let latest = SystemClock.now().plus(Duration::from_secs(5));
-    if started.is_some_and(|started| started > latest) {
-        let advice = "the clock was set back; check time synchronisation";
-        findings.push(warn("clock", "the daemon started in the future".to_owned(), advice));
-    }
     if may_ask {
         findings.extend(access(context).await);
     }
@@ -545,85 +481,57 @@ async fn clients(context: &Context) -> Vec<Finding> {
 async fn sessions(context: &Context) -> Vec<Finding> {
     let page = ask(context, "/v1/peers?live=true&limit=500").await.unwrap_or_default();
     let mut findings = Vec::new();
+    let mut add = |detail, advice| findings.push(warn("sessions", detail, advice));
     for peer in output::items(&page, "peers") {
-        findings.extend(unread_record(peer));
-        findings.extend(refused_socket(peer).await);
-        findings.extend(open_server(peer));
+        let pid = peer["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        let (Some(backend), Some(pid)) = (peer["backend"].as_str(), pid) else { continue };
+        let name = output::cell(peer, "display_name");
+        if let Some(address) = client_records::open_server(backend, pid) {
+            add(
+                format!("{name} takes commands at {address} without a password"),
+                "whoever reaches that address can do what it may: set OPENCODE_SERVER_PASSWORD",
+            );
+        }
+        let process = ProcessEntry::read(pid).map(|entry| entry.identity(pid));
+        let (Some(process), Some(session)) = (process, peer["session_id"].as_str()) else {
+            continue;
+        };
+        if let Some(fault) = client_records::fault(backend, &process, session) {
+            add(
+                format!("the record of {name}: {fault}"),
+                "until then its status is as its hooks tell, which miss a No and Esc",
+            );
+        }
+        if let Some(error) = refused_socket(backend, &process, session).await {
+            let error = telemetry::chain(&error);
+            add(
+                format!(
+                    "{name} is reached by its hooks alone, and its socket is not used: {error}"
+                ),
+                "until only its own process listens there, no message wakes it by that way",
+            );
+        }
     }
     findings
 }
 
-/// The process of a peer that is on this machine.
-fn process_of(peer: &Value) -> Option<ProcessIdentity> {
-    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
-    Some(ProcessEntry::read(pid)?.identity(pid))
-}
-
-/// Hooks that the daemon refused because another process of the project holds the session. Such a
-/// session is shown nowhere else.
-fn refused_hooks(context: &Context) -> Option<Finding> {
-    let log = std::fs::read_to_string(context.paths.home.join("hooks.log")).ok()?;
-    let since = SystemClock.now().minus(LATELY);
-    let is_recent = |line: &&str| {
-        let at = line.split(' ').next().and_then(Timestamp::parse);
-        at.is_some_and(|at| at >= since)
-    };
-    // A line has the event's name, then the daemon's error. The error begins with `session` if
-    // another process holds the session.
-    let said = log.lines().filter(is_recent).filter_map(|line| line.split_once(": "));
-    let refused: Vec<&str> =
-        said.map(|(_, why)| why).filter(|why| why.starts_with("session")).collect();
-    let why = refused.last()?;
-    let hooks = match refused.len() {
-        1 => "1 hook was".to_owned(),
-        count => format!("{count} hooks were"),
-    };
-    let detail = format!("{hooks} refused in the last hour, the last with: {why}");
-    let advice = "such a session is not shown: begin a new conversation, or go on with this one \
-        after the process that has it has ended";
-    Some(warn("sessions", detail, advice))
-}
-
-fn unread_record(peer: &Value) -> Option<Finding> {
-    let process = process_of(peer)?;
-    let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
-    let fault = client_records::fault(backend, &process, session)?;
-    let detail = format!("the record of {}: {fault}", output::cell(peer, "display_name"));
-    let advice = "until then its status is as its hooks tell, which miss a No and Esc";
-    Some(warn("sessions", detail, advice))
-}
-
-/// A client's socket that exists and that the daemon refuses.
-async fn refused_socket(peer: &Value) -> Option<Finding> {
-    let process = process_of(peer)?;
-    let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
-    let socket = client_records::socket(backend, &process, session)?;
-    let error = match local_socket::connect_to_process(&socket, &process).await {
-        Ok(_) => return None,
+/// Why the daemon refuses a client's socket that exists.
+async fn refused_socket(
+    backend: &str,
+    process: &ProcessIdentity,
+    session: &str,
+) -> Option<ConnectError> {
+    let socket = client_records::socket(backend, process, session)?;
+    match local_socket::connect_to_process(&socket, process).await {
+        Ok(_) => None,
         // A Codex need not have an app-server, and the socket may be that of another Codex.
         Err(ConnectError::Absent(_) | ConnectError::OtherProcess { .. })
             if backend == client_records::CODEX =>
         {
-            return None;
+            None
         }
-        Err(error) => error,
-    };
-    let detail = format!(
-        "{} is reached by its hooks alone, and its socket is not used: {}",
-        output::cell(peer, "display_name"),
-        telemetry::chain(&error)
-    );
-    let advice = "until only its own process listens there, no message wakes it by that way";
-    Some(warn("sessions", detail, advice))
-}
-
-fn open_server(peer: &Value) -> Option<Finding> {
-    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
-    let address = client_records::open_server(peer["backend"].as_str()?, pid)?;
-    let name = output::cell(peer, "display_name");
-    let detail = format!("{name} takes commands at {address} without a password");
-    let advice = "whoever reaches that address can do what it may: set OPENCODE_SERVER_PASSWORD";
-    Some(warn("sessions", detail, advice))
+        Err(error) => Some(error),
+    }
 }
 
 async fn access(context: &Context) -> Option<Finding> {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use serde_json::{Value, json};
 use svc_client::{ClientError, ClientProblem};
 use svc_install::document::DocumentError;
@@ -83,8 +83,7 @@ pub(super) fn note_failure(text: &str, is_json: bool) {
 }
 
 /// Prints an error of the argument parser; help and the version are no failures.
-pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
-    suggest_no_hook(&mut error);
+pub(super) fn usage(error: &clap::Error, is_json: bool) -> ExitCode {
     if !error.use_stderr() && is_json {
         let document = match error.kind() {
             ErrorKind::DisplayVersion => json!({ "version": env!("CARGO_PKG_VERSION") }),
@@ -100,17 +99,6 @@ pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
     let text = error.render().to_string();
     document(&problem_of("usage", "Usage error", &sentence(&text), false));
     ExitCode::from(USAGE)
-}
-
-/// Removes the suggestion of `svc hook`, which settings of coding agents use and people do not.
-fn suggest_no_hook(error: &mut clap::Error) {
-    let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) else {
-        return;
-    };
-    let names: Vec<String> = names.into_iter().filter(|name| name != "hook").collect();
-    if !names.is_empty() {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
-    }
 }
 
 /// The first paragraph of the parser's error on one line: the tips and the usage after it are for
@@ -149,18 +137,14 @@ fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
         let is_transient = client.is_some_and(ClientError::is_transient);
         let retryable = problem.retryable.unwrap_or(is_transient);
         let mut document = problem_of(&problem.code, title.unwrap_or("Error"), text, retryable);
-        if let Some(kind) = &problem.kind {
-            document["type"] = json!(kind);
-        }
-        document["status"] = json!(problem.status.as_u16());
-        if let Some(field) = &problem.field {
-            document["field"] = json!(field);
-        }
-        if let Some(reason) = &problem.reason {
-            document["reason"] = json!(reason);
-        }
-        if let Some(id) = &problem.request_id {
-            document["request_id"] = json!(id);
+        let further = json!({
+            "type": problem.kind, "status": problem.status.as_u16(), "field": problem.field,
+            "reason": problem.reason, "request_id": problem.request_id,
+        });
+        for (name, value) in further.as_object().into_iter().flatten() {
+            if !value.is_null() {
+                document[name] = value.clone();
+            }
         }
         return document;
     }
@@ -200,23 +184,6 @@ mod tests {
         let missing =
             "error: the following required arguments were not provided:\n  <ID>\n\nUsage: x";
         assert_eq!(sentence(missing), "the following required arguments were not provided: <ID>");
-    }
-
-    #[test]
-    fn hook_is_never_suggested() {
-        let command = clap::Command::new("svc")
-            .subcommand_required(true)
-            .subcommand(clap::Command::new("hook"))
-            .subcommand(clap::Command::new("peer"));
-        let shown = |word: &str| {
-            let parsed = command.clone().try_get_matches_from(["svc", word]);
-            let mut error = parsed.expect_err("no such command");
-            suggest_no_hook(&mut error);
-            error.render().to_string()
-        };
-        let (foo, per) = (shown("hok"), shown("per"));
-        assert!(foo.contains("hok") && !foo.contains("hook"), "{foo}");
-        assert!(per.contains("'peer'"), "{per}");
     }
 
     #[test]

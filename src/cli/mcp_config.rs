@@ -25,7 +25,7 @@ Examples:
 The client starts `svc stdio`, which reads the token from a file of mode 0600 and sends it to the daemon alone. The token is the \
 session's identity: whoever has it acts as the session.";
 
-/// Folder, below the data folder, for tokens without a file of their own.
+/// Folder of the tokens, below the data folder.
 const TOKENS: &str = "session-tokens";
 
 #[derive(Debug, Clone, Args)]
@@ -37,10 +37,6 @@ pub(super) struct McpConfigArgs {
     /// present one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Write the token to this file, mode 0600: a new one, or that of an earlier token [default: a
-    /// new one in the data folder]
-    #[arg(long, value_name = "FILE", conflicts_with = "http")]
-    token_file: Option<PathBuf>,
     /// Print a URL with the token, for a client that starts no programs
     #[arg(long)]
     http: bool,
@@ -50,9 +46,6 @@ pub(super) struct McpConfigArgs {
     /// Write the document to this file, mode 0600, in place of standard output
     #[arg(long, value_name = "PATH")]
     write: Option<PathBuf>,
-    /// The server's name in the document
-    #[arg(long, default_value = "svc")]
-    name: String,
     /// How long the token is valid, in seconds [default: 43200]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=2_592_000))]
     ttl: Option<u32>,
@@ -78,10 +71,7 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> ExitResult {
         )));
     }
     if let Some(path) = &args.write {
-        refuse_foreign(path, &args.name)?;
-    }
-    if let Some(path) = &args.token_file {
-        refuse_other_than_token(path)?;
+        refuse_foreign(path)?;
     }
     let client = context.client()?;
     let given = args.cwd.as_deref().unwrap_or(Path::new("."));
@@ -99,10 +89,10 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> ExitResult {
     let (server, token_file) = if let Some(url) = url {
         (url_server(&url, args.env.as_deref(), &minted.token), None)
     } else {
-        let file = keep(context, args.token_file.as_deref(), &minted)?;
+        let file = keep(context, &minted)?;
         (program_server(context, &file)?, Some(file))
     };
-    let document = json!({ "mcpServers": { &args.name: server } });
+    let document = json!({ "mcpServers": { "svc": server } });
     match &args.write {
         Some(path) => {
             let text = format!("{}\n", serde_json::to_string_pretty(&document)?);
@@ -140,16 +130,12 @@ fn readers(env: Option<&str>) -> String {
     )
 }
 
-fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> Result<PathBuf> {
-    let file = if let Some(file) = named {
-        std::path::absolute(file)?
-    } else {
-        let folder = context.paths.home.join(TOKENS);
-        private_file::prepare_home(&context.paths.home)?;
-        private_file::prepare_home(&folder)?;
-        remove_expired(&folder);
-        folder.join(&minted.token_id)
-    };
+fn keep(context: &Context, minted: &FreshToken) -> Result<PathBuf> {
+    let folder = context.paths.home.join(TOKENS);
+    private_file::prepare_home(&context.paths.home)?;
+    private_file::prepare_home(&folder)?;
+    remove_expired(&folder);
+    let file = folder.join(&minted.token_id);
     private_file::replace(&file, format!("{}\n", minted.token).as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
@@ -195,7 +181,7 @@ pub(super) fn is_variable(name: &str) -> bool {
 const MAX_DOCUMENT: u64 = 1024 * 1024;
 
 /// Refuses to overwrite a file that is no earlier document of this command.
-fn refuse_foreign(path: &Path, name: &str) -> Result<()> {
+fn refuse_foreign(path: &Path) -> Result<()> {
     let known: Option<Value> = match bounded_file::read_text(path, MAX_DOCUMENT) {
         Ok(None) => return Ok(()),
         Ok(Some(text)) => serde_json::from_str(&text).ok(),
@@ -204,42 +190,14 @@ fn refuse_foreign(path: &Path, name: &str) -> Result<()> {
     };
     let servers = known.as_ref().and_then(Value::as_object).filter(|map| map.len() == 1);
     let servers = servers.and_then(|map| map.get("mcpServers")).and_then(Value::as_object);
-    if servers.is_some_and(|map| map.keys().all(|key| key == name)) {
+    if servers.is_some_and(|map| map.keys().all(|key| key == "svc")) {
         return Ok(());
     }
     bail!(
-        "{} holds more than the server `{name}` and is left as it is; choose another path, or merge the output of this \
+        "{} holds more than the server `svc` and is left as it is; choose another path, or merge the output of this \
          command without --write by hand",
         path.display()
     )
-}
-
-/// Largest file of a token, in bytes.
-const MAX_TOKEN: u64 = 4096;
-
-/// Refuses to overwrite a file that is neither empty nor a token of an earlier session. Checked before the token is
-/// minted, so that a refusal leaves no token behind.
-fn refuse_other_than_token(path: &Path) -> Result<()> {
-    let is_token = match bounded_file::read_text(path, MAX_TOKEN) {
-        Ok(None) => true,
-        Ok(Some(text)) => text.trim().is_empty() || is_session_token(text.trim()),
-        // A pipe, a device, no text, or a file larger than any token.
-        Err(_) => false,
-    };
-    if is_token {
-        return Ok(());
-    }
-    bail!(
-        "{} holds something else than a session's token and is left as it is; --token-file names a new or empty file, or one of an \
-         earlier `svc mcp-config`",
-        path.display()
-    )
-}
-
-fn is_session_token(text: &str) -> bool {
-    text.strip_prefix("svc_").is_some_and(|digits| {
-        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    })
 }
 
 #[cfg(test)]
@@ -259,30 +217,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_token_is_overwritten_by_a_token() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("token");
-        refuse_other_than_token(&path).expect("does not exist");
-        let cases = [
-            (format!("svc_{}\n", "0a".repeat(32)), true),
-            ("SQLite format 3\0".to_owned(), false),
-            (String::new(), true),
-            ("svc_".to_owned(), false),
-            ("svc_0a\nsvc_0b\n".to_owned(), false),
-        ];
-        for (text, fine) in cases {
-            fs::write(&path, &text).expect("writes");
-            assert_eq!(refuse_other_than_token(&path).is_ok(), fine, "{text:?}");
-        }
-        fs::write(&path, [0xff, 0xfe]).expect("writes");
-        refuse_other_than_token(&path).expect_err("is no text");
-    }
-
-    #[test]
     fn foreign_file_is_not_overwritten() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("mcp.json");
-        refuse_foreign(&path, "svc").expect("does not exist");
+        refuse_foreign(&path).expect("does not exist");
         let cases = [
             (r#"{"mcpServers":{"svc":{}}}"#, true),
             (r#"{"mcpServers":{}}"#, true),
@@ -292,7 +230,7 @@ mod tests {
         ];
         for (text, fine) in cases {
             fs::write(&path, text).expect("writes");
-            assert_eq!(refuse_foreign(&path, "svc").is_ok(), fine, "{text}");
+            assert_eq!(refuse_foreign(&path).is_ok(), fine, "{text}");
         }
     }
 }

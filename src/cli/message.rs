@@ -11,7 +11,7 @@ use svc_client::{Client, encode, with_object};
 use svc_model::{ListQuery, MessageFilter, PageQuery};
 
 use super::context::members;
-use super::naming::{LatestItem, identified, message_found, peer_found, peer_names};
+use super::naming::{LatestItem, identified, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::{Context, ExitResult};
 
@@ -161,8 +161,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
         }
         MessageCommand::Show { id } => {
             let id = identified(&client, id, LATEST_MESSAGE).await?;
-            let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
-            let message: Value = message_found(&client, &id, message).await?;
+            let message: Value = client.get(&format!("/v1/messages/{}", encode(&id))).await?;
             show(context, &client, &message).await
         }
     }

@@ -43,6 +43,7 @@ mod token;
 mod tools;
 mod top;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
@@ -68,6 +69,7 @@ pub fn run() -> ExitCode {
         Some(first) if first == server_process::LAUNCHER => {
             return server_process::launch_server(arguments);
         }
+        Some(first) if first == "help" => return help(arguments),
         Some(first) if first == svc_sources::CONVERTER => return svc_sources::convert_page(),
         None => {
             return exit::code(commands::without_command(GlobalFlags::default()), false);
@@ -80,14 +82,25 @@ pub fn run() -> ExitCode {
         }
         Some(_) => {}
     }
-    if let Some(code) = commands::print_nested_help(std::env::args_os().skip(1)) {
-        return code;
+    parse(&std::env::args_os().collect::<Vec<_>>())
+}
+
+/// `svc help COMMAND WORD` is `svc COMMAND WORD --help`, also where WORD is no subcommand.
+fn help(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Vec<OsString> = words.collect();
+    if words == ["hook", "wait"] {
+        return hook::print_wait_help();
     }
-    match commands::Cli::parse_line(&std::env::args_os().collect::<Vec<_>>()) {
+    let line = [OsString::from("svc")].into_iter().chain(words).chain(["--help".into()]);
+    parse(&line.collect::<Vec<_>>())
+}
+
+fn parse(line: &[OsString]) -> ExitCode {
+    match commands::Cli::parse_line(line) {
         Ok(cli) => {
             let is_json = cli.is_json();
             exit::code(commands::dispatch(cli), is_json)
         }
-        Err(error) => exit::usage(error, commands::wants_json(std::env::args_os())),
+        Err(error) => exit::usage(&error, commands::wants_json(line)),
     }
 }

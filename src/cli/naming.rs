@@ -1,6 +1,5 @@
 //! Errors for a name that matches nothing or several things, with similar names or candidates.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use anyhow::{Result, bail};
@@ -10,11 +9,10 @@ use strsim::levenshtein;
 use svc_client::{Client, ClientError, ClientProblem, with_query};
 use svc_model::LATEST;
 
-use super::output::{self, cell, items, visible};
+use super::output::{cell, items, visible};
 
-/// Most similar names and most candidates in an error.
+/// Most similar names in an error.
 const NEAR: usize = 3;
-const CANDIDATES: usize = 8;
 
 /// An error of the daemon with advice. Its text may have several lines and is sanitised.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +80,7 @@ pub(super) async fn peer_names(client: &Client, key: &str) -> HashMap<String, St
     named.map(|peer| (cell(peer, key), cell(peer, "display_name"))).collect()
 }
 
-/// The response for the peer `name`, or an error that lists candidates.
+/// The response for the peer `name`, or an error that lists similar names.
 pub(super) async fn peer_found<T>(
     client: &Client,
     name: &str,
@@ -92,35 +90,16 @@ pub(super) async fn peer_found<T>(
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    let is_ambiguous_error = is_ambiguous_error(&error);
-    if error.status() != Some(StatusCode::NOT_FOUND) && !is_ambiguous_error {
+    // Where a peer exists, the error may be about its message.
+    let is_missing = error.problem().is_some_and(|problem| {
+        problem.status == StatusCode::NOT_FOUND
+            && !problem.detail.starts_with("there is no message")
+    });
+    if !is_missing {
         return Err(error.into());
     }
-    let is_of_message = |problem: &ClientProblem| problem.detail.starts_with("there is no message");
-    if !is_ambiguous_error && error.problem().is_some_and(is_of_message) {
-        // The peer exists; the error is about something else.
-        return Err(error.into());
-    }
-    let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await else {
-        return Err(error.into());
-    };
-    let peers = items(&page, "peers");
-    if is_ambiguous_error {
-        let mut named: Vec<&Value> =
-            peers.iter().filter(|peer| is_named(peer, "peer_id", name)).collect();
-        named.sort_by_cached_key(|peer| {
-            (peer["status"] == "offline", Reverse(cell(peer, "registered_at")))
-        });
-        let rows = named.iter().map(|peer| {
-            let words = ["peer_id", "display_name", "status", "backend", "path"];
-            let words = words.map(|key| cell(peer, key)).join("  ");
-            format!("{words}  since {}", cell(peer, "registered_at"))
-        });
-        let mut error = choice(error, name, "peer", &rows.collect::<Vec<_>>());
-        error.text.push_str(&successors(peers, &named));
-        return Err(error.into());
-    }
-    let near = near(name, peers);
+    let page: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
+    let near = near(name, items(&page, "peers"));
     let advice = match near.split_last() {
         None => "`svc agent list` shows who is here".to_owned(),
         Some((only, [])) => format!("did you mean {}?", visible(only)),
@@ -129,44 +108,6 @@ pub(super) async fn peer_found<T>(
         }
     };
     Err(AdvisedError::new(error, &advice).into())
-}
-
-/// The response for the message `name`, or an error that lists the messages whose ids have this
-/// prefix.
-pub(super) async fn message_found<T>(
-    client: &Client,
-    name: &str,
-    result: Result<T, ClientError>,
-) -> Result<T> {
-    let error = match result {
-        Ok(found) => return Ok(found),
-        Err(error) => error,
-    };
-    if !is_ambiguous_error(&error) {
-        return Err(error.into());
-    }
-    let Ok(page) = client.get::<Value>("/v1/messages?limit=500").await else {
-        return Err(error.into());
-    };
-    let messages = items(&page, "messages");
-    let rows = messages.iter().filter(|message| is_named(message, "id", name)).map(|message| {
-        let end = |name: &str, id: &str| {
-            output::plain(message.get(name).or(message.get(id)).unwrap_or(&Value::Null))
-        };
-        let text: String = cell(message, "text").chars().take(40).collect();
-        format!(
-            "{}  {} from {} to {}: {text}",
-            cell(message, "id"),
-            cell(message, "type"),
-            end("from_name", "from_peer"),
-            end("to_name", "to_peer")
-        )
-    });
-    Err(choice(error, name, "message", &rows.collect::<Vec<_>>()).into())
-}
-
-fn is_ambiguous_error(error: &ClientError) -> bool {
-    error.problem().is_some_and(|problem| is_ambiguous(&problem.detail))
 }
 
 fn is_ambiguous(detail: &str) -> bool {
@@ -186,119 +127,32 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
     let (head, rest) = detail.split_once(": ")?;
     let (list, advice) = rest.rsplit_once("; ")?;
     let mut text = format!("{}; {}:", visible(head), visible(advice));
-    // The text in parentheses may contain commas too. A comma that ends a candidate is followed by
-    // an id.
-    let is_id = |text: &str| {
-        let word = text.split(' ').next().unwrap_or_default();
-        text.contains(" (") && word.len() > 4 && !word.contains([',', '(', ')'])
-    };
-    let mut entries: Vec<String> = Vec::new();
-    for part in list.split("), ") {
-        match entries.last_mut() {
-            Some(last) if !is_id(part) => last.extend(["), ", part]),
-            _ => entries.push(part.to_owned()),
-        }
-    }
-    let last = entries.len().saturating_sub(1);
-    for (index, entry) in entries.iter().enumerate() {
-        let end = if index < last { ")" } else { "" };
-        text.extend(["\n  ", &visible(entry), end]);
+    for entry in list.split_inclusive("), ") {
+        text.extend(["\n  ", &visible(entry.trim_end_matches(", "))]);
     }
     Some(text)
 }
 
-pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
-    let near: Vec<&str> = known
-        .iter()
-        .filter(|known| known.contains(name) || name.len() > 3 && levenshtein(known, name) <= 2)
-        .take(NEAR)
-        .copied()
-        .collect();
-    let advice = match near[..] {
-        [] => "`svc mcp list` lists them".to_owned(),
-        _ => format!("did you mean {}?", visible(&near.join(" or "))),
-    };
-    let text = format!("there is no server {:?}; {advice}", visible(name));
+pub(super) fn source_missing(source: ClientError, name: &str) -> AdvisedError {
+    let text = format!("there is no server {:?}; `svc mcp list` lists them", visible(name));
     AdvisedError { text, source }
 }
 
-/// Whether a document has this name, or an id with this prefix, with or without the id's own
-/// prefix.
-fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
-    let id = cell(thing, id_field);
-    let digits = id.split_once('_').map_or("", |(_, digits)| digits);
-    let own_name = thing.get("display_name").and_then(Value::as_str);
-    id.starts_with(name) || digits.starts_with(name) || own_name == Some(name)
-}
-
-/// An error with one candidate a line. Without candidates, the daemon's text.
-fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> AdvisedError {
-    if rows.is_empty() {
-        return AdvisedError { text: visible(&source.to_string()), source };
-    }
-    let name = visible(name);
-    let mut text = format!("{name:?} names {} {kind}s; name one by its id:", rows.len());
-    for row in rows.iter().take(CANDIDATES) {
-        text.extend(["\n  ", &visible(row)]);
-    }
-    if rows.len() > CANDIDATES {
-        text.extend(["\n  and ", &(rows.len() - CANDIDATES).to_string(), " more"]);
-    }
-    AdvisedError { text, source }
-}
-
-/// A line that names who is here of the same client and in the same folder, if all of `named` are
-/// gone: that one may be meant.
-fn successors(peers: &[Value], named: &[&Value]) -> String {
-    fn is_alike(one: &Value, other: &Value) -> bool {
-        !one["path"].is_null()
-            && ["backend", "path", "role"].iter().all(|key| one[*key] == other[*key])
-    }
-    if named.iter().any(|peer| peer["status"] != "offline") {
-        return String::new();
-    }
-    let living = peers.iter().filter(|peer| peer["status"] != "offline");
-    let names: Vec<String> = living
-        .filter(|peer| named.iter().any(|gone| is_alike(gone, peer)))
-        .filter_map(|peer| peer["display_name"].as_str())
-        .take(NEAR)
-        .map(visible)
-        .collect();
-    match names.len() {
-        0 => String::new(),
-        1 => format!("\n{} is here in the same folder", names[0]),
-        _ => format!("\n{} are here in the same folder", names.join(", ")),
-    }
-}
-
-/// Similar names, from the closest kind of match only; living participants first.
+/// Similar names: those of living participants if there are any.
 fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
     let wanted = name.to_lowercase();
-    let kinds: [&dyn Fn(&str) -> bool; 4] = [
-        &|known| known == wanted,
-        &|known| known.split(['@', ':']).any(|part| part == wanted),
-        &|known| {
-            wanted.len() > 2
-                && (known.contains(&wanted) || known.len() > 2 && wanted.contains(known))
-        },
-        &|known| wanted.len() > 3 && levenshtein(known, &wanted) <= 2,
-    ];
-    for is_living in [true, false] {
-        for is_near in kinds {
-            let mut names: Vec<&str> = peers
-                .iter()
-                .filter(|peer| (peer["status"] != "offline") == is_living)
-                .filter_map(|peer| peer["display_name"].as_str())
-                .filter(|known| is_near(&known.to_lowercase()))
-                .collect();
-            names.dedup();
-            names.truncate(NEAR);
-            if !names.is_empty() {
-                return names;
-            }
-        }
-    }
-    Vec::new()
+    let is_near = |known: &&str| {
+        let known = known.to_lowercase();
+        wanted.len() > 2 && (known.contains(&wanted) || known.len() > 2 && wanted.contains(&known))
+            || wanted.len() > 3 && levenshtein(&known, &wanted) <= 2
+    };
+    let among = |is_living: bool| {
+        let peers = peers.iter().filter(|peer| (peer["status"] != "offline") == is_living);
+        let names = peers.filter_map(|peer| peer["display_name"].as_str());
+        names.filter(is_near).take(NEAR).collect::<Vec<_>>()
+    };
+    let living = among(true);
+    if living.is_empty() { among(false) } else { living }
 }
 
 #[cfg(test)]
@@ -325,7 +179,6 @@ mod tests {
             ("gemini", &["gemini@mono"]),
             ("nobody", &[]),
             ("x", &[]),
-            ("b", &["claude:b"]),
         ] {
             assert_eq!(near(name, &peers), is, "{name}");
         }
@@ -338,7 +191,7 @@ mod tests {
 
     #[test]
     fn each_candidate_is_on_its_own_line() {
-        let detail = "\"01m8\" names 3 tasks: task_01m8a (a title (b), c), task_01m8b (done), \
+        let detail = "\"01m8\" names 3 tasks: task_01m8a (a title (b, c)), task_01m8b (done), \
                       task_01m8c (failed); name one by its id";
         let text = candidates(&answer(422, detail)).expect("candidates");
         let lines: Vec<&str> = text.lines().collect();
@@ -346,24 +199,11 @@ mod tests {
             lines,
             [
                 "\"01m8\" names 3 tasks; name one by its id:",
-                "  task_01m8a (a title (b), c)",
+                "  task_01m8a (a title (b, c))",
                 "  task_01m8b (done)",
                 "  task_01m8c (failed)"
             ]
         );
         assert_eq!(candidates(&answer(404, "there is no task \"x\"")), None);
-    }
-
-    #[test]
-    fn unknown_server_error_lists_similar_names() {
-        let error = |name: &str| {
-            let known = ["toy", "files", "ok"];
-            source_missing(answer(404, "there is no server"), name, &known).to_string()
-        };
-        assert_eq!(error("to"), "there is no server \"to\"; did you mean toy?");
-        assert_eq!(error("filse"), "there is no server \"filse\"; did you mean files?");
-        for unlike in ["nope", "ab", "zz"] {
-            assert!(error(unlike).ends_with("`svc mcp list` lists them"), "{unlike}");
-        }
     }
 }

@@ -1,16 +1,13 @@
 //! `svc peer`: participants.
 
-use std::process::ExitCode;
-
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{ClientError, TokenSource, encode, with_object};
 use svc_model::{PeerFilter, PeerId, RegisterInput};
 
-use super::context::key_value;
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
-use super::{Context, ExitResult, UsageError};
+use super::{Context, ExitResult};
 
 const LIST: Listing = Listing {
     items: "peers",
@@ -46,7 +43,7 @@ pub(super) enum PeerCommand {
         after_help = "Example:\n  svc peer register --display-name reviewer --backend claude --path \"$PWD\"\n\n\
         The identity is backend and session id, or without a session id backend, path and tmux pane."
     )]
-    Register(Box<RegisterArgs>),
+    Register(Box<RegisterInput>),
     /// Report that a peer is alive
     #[command(after_help = "Example:\n  svc peer heartbeat peer_… --status busy")]
     Heartbeat {
@@ -70,15 +67,6 @@ pub(super) enum PeerCommand {
     },
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct RegisterArgs {
-    #[command(flatten)]
-    peer: RegisterInput,
-    /// KEY=VALUE to store with it; repeatable
-    #[arg(long, value_name = "KEY=VALUE")]
-    metadata: Vec<String>,
-}
-
 pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
     let client = context.client()?;
     let peer: Value = match command {
@@ -98,39 +86,10 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
                 // The token of a session may not read requests.
                 mark_waiting(&mut page, &requests.unwrap_or_default());
                 leave_out_tasks(&mut page);
-                latest_offline_first(&mut page);
             }
-            LIST.of_filter(&filter).print(context, &page)?;
-            if all && context.screen.is_for_people() {
-                output::note("`svc peer list` shows only those who are here");
-            }
-            return Ok(ExitCode::SUCCESS);
+            return LIST.of_filter(&filter).print(context, &page);
         }
-        PeerCommand::Register(args) => {
-            let RegisterArgs { peer: mut input, metadata: pairs } = *args;
-            input.metadata = metadata(&pairs)?;
-            let before: Option<Value> = client.get("/v1/peers?limit=500").await.ok();
-            let peer: Value = client.post("/v1/peers/register", &input).await?;
-            let former = before.as_ref().and_then(|page| former_name(page, &peer));
-            if let Some(former) = former.filter(|_| !context.json) {
-                output::note(&format!(
-                    "svc: this is the peer that was called {}: backend and session, or backend, folder and pane, are the \
-                     same; --session-id tells another one apart",
-                    output::visible(former)
-                ));
-            }
-            if !context.json
-                && let Some(other) = before.as_ref().and_then(|page| living_namesake(page, &peer))
-            {
-                output::note(&format!(
-                    "svc: {} is also the name of {}, which is {}: one of the two is meant by its id alone, not by its name",
-                    output::visible(&output::cell(&peer, "display_name")),
-                    output::visible(&output::cell(other, "peer_id")),
-                    output::visible(&output::cell(other, "status")),
-                ));
-            }
-            peer
-        }
+        PeerCommand::Register(input) => client.post("/v1/peers/register", &*input).await?,
         PeerCommand::Heartbeat { peer, status } => {
             let body = status.map_or_else(|| json!({}), |status| json!({ "status": status }));
             let path = format!("/v1/peers/{}/heartbeat", encode(&peer));
@@ -214,53 +173,12 @@ fn leave_out_tasks(page: &mut Value) {
     }
 }
 
-fn latest_offline_first(page: &mut Value) {
-    if let Some(peers) = page["peers"].as_array_mut() {
-        let is_offline = |peer: &Value| peer["status"] == "offline";
-        let living = peers.iter().position(is_offline).unwrap_or(peers.len());
-        peers[living..].sort_by(|one, other| {
-            output::cell(other, "last_seen").cmp(&output::cell(one, "last_seen"))
-        });
-    }
-}
-
-fn former_name<'a>(page: &'a Value, peer: &Value) -> Option<&'a str> {
-    let known = output::items(page, "peers").iter().find(|it| it["peer_id"] == peer["peer_id"])?;
-    known["display_name"].as_str().filter(|name| peer["display_name"] != *name)
-}
-
-fn living_namesake<'a>(page: &'a Value, peer: &Value) -> Option<&'a Value> {
-    output::items(page, "peers").iter().find(|it| {
-        it["peer_id"] != peer["peer_id"]
-            && it["display_name"] == peer["display_name"]
-            && it["status"] != "offline"
-    })
-}
-
-/// `KEY=VALUE` pairs as a map; `None` if there are none.
-pub(super) fn metadata<M, V>(pairs: &[String]) -> Result<Option<M>, UsageError>
-where
-    M: FromIterator<(String, V)>,
-    V: From<String>,
-{
-    if pairs.is_empty() {
-        return Ok(None);
-    }
-    let pairs = pairs.iter().map(|pair| {
-        let (key, value) = key_value("--metadata", pair)?;
-        Ok((key.to_owned(), value.to_owned().into()))
-    });
-    pairs.collect::<Result<M, _>>().map(Some)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::Map;
-
     use super::*;
 
     #[test]
-    fn waiting_peers_are_marked_and_latest_offline_come_first() {
+    fn waiting_peers_are_marked_and_agents_of_tasks_left_out() {
         let peer = |id: &str, status: &str, seen: &str| json!({ "peer_id": id, "status": status, "last_seen": seen });
         let mut page = json!({ "peers": [
             peer("a", "busy", "2026-01-01"), peer("b", "offline", "2026-01-02"), peer("c", "offline", "2026-01-03"),
@@ -270,26 +188,12 @@ mod tests {
         let requests = json!({ "requests": [{ "peer_id": "a", "title": "Write: /etc/x" }, { "title": "of nobody" }] });
         mark_waiting(&mut page, &requests);
         leave_out_tasks(&mut page);
-        latest_offline_first(&mut page);
         let ids: Vec<String> = output::items(&page, "peers")
             .iter()
             .map(|peer| output::cell(peer, "peer_id"))
             .collect();
-        assert_eq!(ids, ["a", "c", "b"]);
+        assert_eq!(ids, ["a", "b", "c"]);
         assert_eq!(page["peers"][0]["waits_for"], "your permission: Write: /etc/x");
         assert!(page["peers"][1]["waits_for"].is_null());
-    }
-
-    #[test]
-    fn metadata_parses_key_value_pairs() {
-        let parse = |text: &str| {
-            metadata(&[text.to_owned()]).map(|map| map.map(|map| Value::Object(map).to_string()))
-        };
-        assert_eq!(parse("a=b=c").expect("a pair").as_deref(), Some(r#"{"a":"b=c"}"#));
-        assert_eq!(parse("a=").expect("a pair").as_deref(), Some(r#"{"a":""}"#));
-        for text in ["a", "=b", ""] {
-            parse(text).expect_err(text);
-        }
-        assert_eq!(metadata::<Map<_, _>, Value>(&[]).expect("none"), None);
     }
 }

@@ -78,9 +78,7 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
         present(&client).await?;
         body["opts"]["from_peer_id"] = PeerId::OPERATOR.into();
     }
-    let instance = body["instance"].as_str();
-    let sent = client.post("/v1/send_message", &body).await;
-    let sent: Value = sent.map_err(|error| agent::unread(context, instance, error))?;
+    let sent: Value = client.post("/v1/send_message", &body).await?;
     if args.is_async {
         return context.print(&sent, || {
             output::line(&output::visible(&output::cell(&sent, "task_id")))?;

@@ -1,14 +1,13 @@
 //! `svc serve`: runs [`svc_server::daemon`] in the foreground, with flags that `svc start` passes
 //! on.
 
-use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use svc_server::daemon::{self, DaemonEnd, Ready, StopSignals};
 use svc_store::MigrateError;
 use svc_sys::config::sources::HandedDocument;
@@ -164,52 +163,29 @@ pub(super) fn input_of(flags: &Flags) -> String {
 }
 
 /// The flags as arguments of another `svc serve`, without the hidden ones.
-pub(super) fn arguments_of(flags: &Flags) -> Vec<OsString> {
-    let mut out: Vec<OsString> = Vec::new();
-    let lists = [
-        ("--listen", &flags.listen),
-        ("--allowed-host", &flags.allowed_host),
-        ("--allowed-origin", &flags.allowed_origin),
-        ("--proxy-user", &flags.proxy_user),
-    ];
-    for (flag, values) in lists {
-        for value in values {
-            out.extend([flag.into(), value.into()]);
+pub(super) fn arguments_of(flags: &Flags) -> anyhow::Result<Vec<String>> {
+    // The background daemon has another working folder, so paths are made absolute. Documents go to
+    // its standard input.
+    let file = |value: &String| match std::path::absolute(value) {
+        Ok(path) if !is_document(value) => path.to_string_lossy().into_owned(),
+        _ => "-".to_owned(),
+    };
+    let mcp_config = flags.mcp_config.iter().map(file).collect();
+    let flags = Flags { mcp_config, log_file: None, ..flags.clone() };
+    let given = serde_json::to_value(flags).context("a path is not UTF-8")?;
+    let mut out = Vec::new();
+    for (name, value) in given.as_object().into_iter().flatten() {
+        let flag = format!("--{}", name.replace('_', "-"));
+        match value {
+            Value::Null | Value::Bool(false) => {}
+            Value::Bool(true) => out.push(flag),
+            Value::Array(values) => {
+                out.extend(values.iter().flat_map(|value| [flag.clone(), output::plain(value)]));
+            }
+            value => out.extend([flag, output::plain(value)]),
         }
     }
-    for value in &flags.mcp_config {
-        // The background daemon has another working folder, so paths are made absolute.
-        // Documents go to its standard input.
-        let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
-        let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
-        out.extend(["--mcp-config".into(), value]);
-    }
-    let text = |value: &Option<String>| value.as_ref().map(OsString::from);
-    let number = |value: Option<u64>| value.map(|value| value.to_string().into());
-    let path = |value: &Option<PathBuf>| value.as_ref().map(OsString::from);
-    for (flag, value) in [
-        ("--store-url", text(&flags.store_url)),
-        ("--store-schema", text(&flags.store_schema)),
-        ("--store-listen", text(&flags.store_listen)),
-        ("--log-level", text(&flags.log_level)),
-        ("--log-format", text(&flags.log_format)),
-        ("--daemon-name", text(&flags.daemon_name)),
-        ("--store-max-connections", number(flags.store_max_connections)),
-        ("--store-connect-timeout", number(flags.store_connect_timeout)),
-        ("--store-password-file", path(&flags.store_password_file)),
-        ("--token-file", path(&flags.token_file)),
-    ] {
-        out.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
-    }
-    for (flag, given) in [
-        ("--no-auth", flags.no_auth),
-        ("--no-migrate", flags.no_migrate),
-        ("--force-local", flags.force_local),
-        ("--strict-mcp-config", flags.strict_mcp_config),
-    ] {
-        out.extend(given.then(|| OsString::from(flag)));
-    }
-    out
+    Ok(out)
 }
 
 fn is_document(value: &str) -> bool {
@@ -240,7 +216,11 @@ mod tests {
             .expect("is valid");
         let passed_on =
             given.into_iter().map(|word| if word.starts_with('{') { "-" } else { word });
-        assert_eq!(arguments_of(&parsed.serve.flags), passed_on.collect::<Vec<_>>());
+        let mut passed_on: Vec<String> = passed_on.map(str::to_owned).collect();
+        let mut arguments = arguments_of(&parsed.serve.flags).expect("is text");
+        passed_on.sort();
+        arguments.sort();
+        assert_eq!(arguments, passed_on);
         let folder = std::env::current_dir().expect("a folder");
         let line = format!("{}\n", serde_json::json!([folder, { "mcpServers": {} }]));
         assert_eq!(input_of(&parsed.serve.flags), line);

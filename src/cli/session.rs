@@ -10,7 +10,7 @@ use svc_client::{Client, ClientError, encode, with_object};
 use svc_model::{ListQuery, SessionFilter, limits};
 
 use super::agent;
-use super::naming::{AdvisedError, peer_found, peer_names};
+use super::naming::{AdvisedError, peer_names};
 use super::output::{self, Column, Listing, Screen};
 use super::tools::structured;
 use super::{Context, ExitResult};
@@ -51,8 +51,6 @@ const TREE: &[Column] = &[
     Column::path("FOLDER", "cwd").rank(4),
     Column::time("SEEN", "updatedAt").rank(2),
 ];
-
-const UNKNOWN: &str = "unknown_session";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
@@ -145,40 +143,27 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
             let query = json!({ "limit": limit, "before": before, "include_tools": tools });
             let path =
                 |key: &str| with_object(&format!("/v1/sessions/{}/history", encode(key)), &query);
-            let history: Value = match client.get(&path(&key)).await {
-                Err(error) if is_unknown(&error) => {
-                    let id = match found_session(&client, &key).await? {
-                        Some(id) => id,
-                        None => output::cell(&peer_of(&client, &key, error).await?, "peer_id"),
-                    };
-                    client.get(&path(&id)).await?
-                }
-                found => found?,
+            let id = match found(&client, &key).await? {
+                Found::Session(session) => output::cell(&session, "session_id"),
+                Found::Peer(peer) => output::cell(&peer, "peer_id"),
             };
+            let history: Value = client.get(&path(&id)).await?;
             context.print(&history, || print_history(&context.screen, &history))?;
         }
         SessionCommand::Tree => {
             let limit = limits::SESSIONS_MAX;
             let page = structured(&client, "sessions_list", json!({ "limit": limit })).await?;
-            context.print(&page, || {
-                print_tree(context, &page)?;
-                if let Some(note) = truncation_note(output::items(&page, "sessions").len()) {
-                    output::note(&note);
-                }
-                Ok(())
-            })?;
+            context.print(&page, || print_tree(context, &page))?;
         }
         SessionCommand::Show { id } => {
-            let path = |id: &str| format!("/v1/sessions/{}", encode(id));
-            let mut session: Value = match client.get(&path(&id)).await {
-                Err(error) if is_unknown(&error) => {
-                    let peer = peer_of(&client, &id, error).await?;
+            let mut session = match found(&client, &id).await? {
+                Found::Session(session) => session,
+                Found::Peer(peer) => {
                     let Some(session) = peer["session_id"].as_str() else {
                         bail!("{} has not reported a session", output::visible(&id));
                     };
-                    client.get(&path(session)).await?
+                    client.get(&format!("/v1/sessions/{}", encode(session))).await?
                 }
-                found => found?,
             };
             if context.json {
                 return context.print_object(&session, &[]);
@@ -208,47 +193,37 @@ async fn name_sessions(client: &Client, page: &mut Value) {
     }
 }
 
-fn is_unknown(error: &ClientError) -> bool {
-    error.status() == Some(StatusCode::NOT_FOUND)
+enum Found {
+    Session(Value),
+    /// The participant of a name that no session has.
+    Peer(Value),
 }
 
-/// The id of the session that `named` begins, or that it means as `latest`.
-async fn found_session(client: &Client, named: &str) -> Result<Option<String>, ClientError> {
-    match client.get::<Value>(&format!("/v1/sessions/{}", encode(named))).await {
-        Ok(session) => Ok(Some(output::cell(&session, "session_id"))),
-        Err(error) if is_unknown(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The participant of a name that no session has. `unknown` is the error for the session.
-async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> Result<Value> {
-    match client.get(&format!("/v1/peers/{}", encode(name))).await {
+/// What an argument names: a session by its id, its key, the beginning of either, or `latest`; else
+/// a participant.
+async fn found(client: &Client, named: &str) -> Result<Found> {
+    let is_unknown = |error: &ClientError| error.status() == Some(StatusCode::NOT_FOUND);
+    let unknown = match client.get(&format!("/v1/sessions/{}", encode(named))).await {
+        Ok(session) => return Ok(Found::Session(session)),
+        Err(error) if is_unknown(&error) => error,
+        Err(error) => return Err(error.into()),
+    };
+    match client.get(&format!("/v1/peers/{}", encode(named))).await {
         Err(error) if is_unknown(&error) => {
             let advice = "no peer has this name either: `svc session list` and `svc session tree` show the sessions";
             Err(AdvisedError::new(unknown, advice).into())
         }
-        result => peer_found(client, name, result).await,
+        peer => Ok(Found::Peer(peer?)),
     }
 }
 
 /// Sends a message and prints only the reply; notes about it go to standard error.
-async fn send(context: &Context, client: &Client, mut arguments: Value) -> ExitResult {
-    let mut sent = structured(client, "sessions_send", arguments.clone()).await?;
-    if sent["reason"] == UNKNOWN {
-        let name = output::cell(&arguments, "sessionKey");
-        match client.get::<Value>(&format!("/v1/peers/{}", encode(&name))).await {
-            Ok(peer) => {
-                arguments["sessionKey"] = peer["peer_id"].clone();
-                sent = structured(client, "sessions_send", arguments).await?;
-            }
-            Err(error) if is_unknown(&error) => {
-                sent["error"] = "no session and no peer has this name: `svc session list` and `svc session tree` show the \
-                                 sessions"
-                    .into();
-            }
-            result => return peer_found(client, &name, result).await.map(|_| ExitCode::FAILURE),
-        }
+async fn send(context: &Context, client: &Client, arguments: Value) -> ExitResult {
+    let mut sent = structured(client, "sessions_send", arguments).await?;
+    if sent["reason"] == "unknown_session" {
+        sent["error"] = "no session and no peer has this name: `svc session list` and `svc session tree` show the \
+                         sessions"
+            .into();
     }
     let status = output::cell(&sent, "status");
     let is_done = !matches!(status.as_str(), "error" | "forbidden" | "timeout");
@@ -302,11 +277,6 @@ fn said(screen: &Screen, text: &Value) -> String {
     let lines: Vec<String> =
         words.lines().map(|line| format!("  {}", output::visible(line))).collect();
     format!("{head}\n{}\n", lines.join("\n"))
-}
-
-fn truncation_note(sessions: usize) -> Option<String> {
-    (sessions >= limits::SESSIONS_MAX as usize)
-        .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
 }
 
 /// Levels below this one are indented like it, so that keys stay in view.
@@ -376,12 +346,5 @@ mod tests {
         let head = "2026-03-31T11:57:00Z user\n";
         assert_eq!(shown(false), format!("{head}  one two three four\n  five\n"));
         assert_eq!(shown(true), format!("{head}  one two three four five\n"));
-    }
-
-    #[test]
-    fn truncated_tree_has_a_note() {
-        assert_eq!(truncation_note(199), None);
-        let note = truncation_note(200).expect("there may be more");
-        assert!(note.contains("svc session list"), "{note}");
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{ListQuery, NewTask, TaskFilter};
@@ -12,7 +12,6 @@ use svc_model::{ListQuery, NewTask, TaskFilter};
 use super::events::{ending, note};
 use super::naming::{LatestItem, identified};
 use super::output::{self, Column, Listing};
-use super::peer::metadata;
 use super::session::ended;
 use super::{Context, ExitResult, task_run};
 
@@ -42,7 +41,7 @@ const TITLE_CHARS: usize = 80;
 pub(super) enum TaskCommand {
     /// Create a task that another program runs
     #[command(after_help = "Example:\n  svc task create --title 'review the parser' --agent codex")]
-    Create(Box<CreateArgs>),
+    Create(Box<NewTask>),
     /// List tasks, newest first
     #[command(after_help = "Example:\n  svc task list --status active")]
     List(ListQuery<TaskFilter>),
@@ -95,22 +94,10 @@ pub(super) enum TaskCommand {
     },
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct CreateArgs {
-    #[command(flatten)]
-    task: NewTask,
-    /// KEY=VALUE to store with it; repeatable
-    #[arg(long, value_name = "KEY=VALUE")]
-    metadata: Vec<String>,
-}
-
 pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
     match command {
-        TaskCommand::Create(args) => {
-            let CreateArgs { mut task, metadata: pairs } = *args;
-            task.metadata = metadata(&pairs)?;
-            let task: Value = context.client()?.post("/v1/tasks", &task).await?;
-            print(context, &task)
+        TaskCommand::Create(task) => {
+            print(context, &context.client()?.post("/v1/tasks", &*task).await?)
         }
         TaskCommand::List(query) => {
             let mut page: Value = context.client()?.get(&with_object("/v1/tasks", &query)).await?;
@@ -157,7 +144,7 @@ pub(super) async fn watch(context: &Context, id: &str, after: Option<u64>) -> Ex
         let data: Value =
             serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
         if context.json {
-            output::ndjson(&task_run::event_document(id, &kind, &data))?;
+            output::ndjson(&json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
             let line = data["line"].as_str().context("the daemon sent a frame without a line")?;
             has_words |= data["kind"] != "stderr";

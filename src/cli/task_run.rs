@@ -17,7 +17,7 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, Discovery, FollowItem, Follower, with_query};
+use svc_client::{Client, ClientError, Discovery};
 use svc_host::runner::{
     EventSender, LeftoverSpool, Run, RunNotice, RunObserver, RunReport, RunnerChild, SendOutcome,
     Signals, SpoolHeader, TaskDocument,
@@ -30,8 +30,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::context::members;
-use super::events::note;
-use super::{Context, ExitResult, UsageError, exit, output, terminal};
+use super::{Context, ExitResult, UsageError, exit, output};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +46,7 @@ the daemon is back. If the daemon is away at the command's end, svc waits for 60
 SVC_TASK_RUN_PATIENCE_SECONDS says, or until Ctrl-C; then it prints the command that sends the rest later. \
 `svc task cancel` ends the command.
 
-With --json the events of the task are printed as `svc task watch --json` prints them, and not the output. The command \
+With --json one document at the end has the task's id and the exit code, and the output is not printed. The command \
 has no terminal to read from.";
 
 /// How long to retry at the end while the daemon is away, unless `SVC_TASK_RUN_PATIENCE_SECONDS`
@@ -71,9 +70,6 @@ pub(super) struct RunArgs {
     /// If a task has this key already, run nothing and exit as its command did (0 while it runs)
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// Do not print the task's id on standard error
-    #[arg(short, long)]
-    quiet: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -84,12 +80,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
     let discovery = context.discovery()?;
     check_reachable(&discovery).await.context("the command was not started")?;
     let header = header(&args);
-    let mode = match (context.json, args.quiet) {
-        (true, _) => PrintMode::Json,
-        (false, true) => PrintMode::Quiet,
-        (false, false) => PrintMode::Announced,
-    };
-    let printer = Arc::new(RunPrinter::new(mode, discovery.clone(), max_wait));
+    let printer = Arc::new(RunPrinter::new(!context.json));
     let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
     let has_key = args.idempotency_key.is_some();
     if has_key {
@@ -125,7 +116,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
             return Ok(not_started(context, &args, &error));
         }
     };
-    conclude(run.attend(child, signals, max_wait).await?)
+    conclude(context, run.attend(child, signals, max_wait).await?)
 }
 
 fn not_started(context: &Context, args: &RunArgs, error: &io::Error) -> ExitCode {
@@ -151,15 +142,22 @@ fn report_existing_run(context: &Context, task: &TaskDocument) -> ExitResult {
         task.id(),
         task.status(),
     ));
+    let code = task.exit_code();
     if context.json {
-        output::ndjson(&json!({ "kind": "task", "data": task.0 }))?;
+        output::json(&json!({ "task_id": task.id(), "exit_code": code, "leftover": null }))?;
     }
-    Ok(ExitCode::from(task.exit_code()))
+    Ok(ExitCode::from(code))
 }
 
-fn conclude(report: RunReport) -> ExitResult {
+fn conclude(context: &Context, report: RunReport) -> ExitResult {
     if let SendOutcome::NoTask(problem) = report.outcome {
         bail!("{problem}; the command was stopped");
+    }
+    let code = report.exit.shell_code();
+    if context.json {
+        let task = report.task.as_ref().map(TaskDocument::id);
+        let document = json!({ "task_id": task, "exit_code": code, "leftover": report.leftover });
+        output::json(&document)?;
     }
     if let Some(path) = report.leftover {
         let path = path.display();
@@ -167,7 +165,7 @@ fn conclude(report: RunReport) -> ExitResult {
             "svc: not everything reached the daemon; the rest is in {path}: `svc task resend {path}`"
         ));
     }
-    Ok(ExitCode::from(report.exit.shell_code()))
+    Ok(ExitCode::from(code))
 }
 
 fn header(args: &RunArgs) -> SpoolHeader {
@@ -241,84 +239,23 @@ async fn ask_daemon(
     }
 }
 
-/// An event of a task's stream as `--json` prints it.
-pub(super) fn event_document(id: Option<u64>, kind: &str, data: &Value) -> Value {
-    json!({ "id": id, "kind": kind, "data": data })
-}
-
 /// Prints a run. After an output was closed it is not written to again.
 #[derive(Debug)]
 struct RunPrinter {
-    mode: PrintMode,
-    discovery: Discovery,
-    /// How long the daemon may be away when only the printing of events is left.
-    max_wait: Duration,
-    all_sent: CancellationToken,
+    /// Else one document is printed at the end.
+    shows_output: bool,
     stdout: Mutex<Option<Stdout>>,
     stderr: Mutex<Option<Stderr>>,
     muted: CancellationToken,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PrintMode {
-    /// The command's output, and the task's id on standard error.
-    Announced,
-    Quiet,
-    /// The task's events as the daemon has them, one per line.
-    Json,
-}
-
 impl RunPrinter {
-    fn new(mode: PrintMode, discovery: Discovery, max_wait: Duration) -> Self {
+    fn new(shows_output: bool) -> Self {
         Self {
-            mode,
-            discovery,
-            max_wait,
-            all_sent: CancellationToken::new(),
+            shows_output,
             stdout: Mutex::new(Some(tokio::io::stdout())),
             stderr: Mutex::new(Some(tokio::io::stderr())),
             muted: CancellationToken::new(),
-        }
-    }
-
-    /// Prints the events of the task, to its end.
-    async fn follow(&self, task: &TaskDocument) -> Result<()> {
-        let path = with_query("/v1/biam/subscribe", &[("task_id", Some(task.id()))]);
-        let mut follower = Follower::new(self.discovery.clone(), path).patient();
-        let mut is_away = false;
-        while let Some(item) = self.next_item(&mut follower, is_away).await? {
-            let FollowItem::Event { id, kind, data } = item else {
-                is_away = matches!(item, FollowItem::Disconnected { .. });
-                note(&item);
-                continue;
-            };
-            let document = event_document(id, &kind, &serde_json::from_str(&data)?);
-            let line = format!("{}\n", terminal::json(&document.to_string()));
-            self.copy(&self.stdout, line.as_bytes()).await;
-            if kind == "terminal" {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The next item of the task's events. Fails if the daemon has had all events of the run and is
-    /// away for longer than the run waits for it: somebody waits for the command's exit code.
-    async fn next_item(
-        &self,
-        follower: &mut Follower,
-        is_away: bool,
-    ) -> Result<Option<FollowItem>> {
-        let is_late = async {
-            if !is_away {
-                std::future::pending::<()>().await;
-            }
-            self.all_sent.cancelled().await;
-            sleep(self.max_wait).await;
-        };
-        tokio::select! {
-            item = follower.next() => Ok(item?),
-            () = is_late => bail!("the daemon is away; it has all of them"),
         }
     }
 
@@ -345,28 +282,17 @@ impl RunPrinter {
 
 impl RunObserver for RunPrinter {
     async fn output(&self, pipe: FrameKind, bytes: &[u8]) {
-        if self.mode == PrintMode::Json {
-            return;
-        }
         match pipe {
+            _ if !self.shows_output => {}
             FrameKind::Stdout => self.copy(&self.stdout, bytes).await,
             FrameKind::Stderr => self.copy(&self.stderr, bytes).await,
         }
     }
 
-    async fn task_made(&self, task: &TaskDocument) {
-        if self.mode == PrintMode::Announced {
+    fn task_made(&self, task: &TaskDocument) {
+        if self.shows_output {
             output::note(&format!("svc: task {}", task.id()));
         }
-        if self.mode == PrintMode::Json
-            && let Err(error) = self.follow(task).await
-        {
-            output::note(&format!("svc: the task's events cannot be followed: {error}"));
-        }
-    }
-
-    fn all_sent(&self) {
-        self.all_sent.cancel();
     }
 
     fn mute(&self) {
@@ -421,12 +347,12 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     }
     let (discovery, max_wait) = (context.discovery()?, max_wait(context, RESEND_TIMEOUT)?);
     let sender = EventSender {
-        discovery: discovery.clone(),
+        discovery,
         create: header.create,
         reader,
         max_wait,
         accept_begun: true,
-        observer: Arc::new(RunPrinter::new(PrintMode::Quiet, discovery, max_wait)),
+        observer: Arc::new(RunPrinter::new(true)),
     };
     let (outcome, task) = sender.run_to_end(written).await;
     match outcome {
@@ -446,30 +372,4 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
     let id = task.as_ref().map(TaskDocument::id).unwrap_or_default();
     let line = format!("task {id} has all lines; removed {}", file.display());
     context.print_line(&json!({ "task_id": id, "removed": file }), &line)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use svc_sys::config::{Env, Paths};
-    use tokio::time::timeout;
-
-    use super::*;
-
-    /// The daemon was killed after it had the last event and before it told that one.
-    #[tokio::test]
-    async fn run_in_json_ends_although_the_daemon_does_not_come_back() {
-        let home = tempfile::tempdir().unwrap();
-        let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
-        let paths = Paths::resolve(&env, Some(home.path())).unwrap();
-        let discovery = Discovery::new(&paths, PathBuf::new(), &env, None).unwrap();
-        let printer = RunPrinter::new(PrintMode::Json, discovery, Duration::from_millis(1));
-        let task = TaskDocument(json!({ "task_id": "task_1" }));
-        let followed = timeout(Duration::from_millis(200), printer.follow(&task)).await;
-        followed.expect_err("while the command runs the daemon may be away for any time");
-        printer.all_sent();
-        let followed = timeout(Duration::from_mins(1), printer.follow(&task)).await;
-        followed.expect("it ends").expect_err("not all was printed");
-    }
 }

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
-use svc_client::{Token, encode, with_object};
-use svc_model::{PageQuery, Timestamp, check_secret};
+use svc_client::{Token, encode};
+use svc_model::{Timestamp, check_secret};
 use svc_sys::config::Flags;
 use svc_sys::private_file;
 
-use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
-use super::output::{self, Column, Listing};
+use super::daemon::{DaemonProbe, find_settled_daemon};
+use super::naming::all_items;
+use super::output::{Column, Listing};
 use super::{Context, ExitResult, agent};
 
 #[derive(Debug, Subcommand)]
@@ -42,10 +43,7 @@ pub(super) enum TokenCommand {
         all: bool,
         /// How many [default: 50]
         #[arg(long, value_name = "N")]
-        limit: Option<u32>,
-        /// Where the page before ended
-        #[arg(long)]
-        cursor: Option<String>,
+        limit: Option<usize>,
     },
     /// Take a token back, or sign a browser out; from the next request on
     #[command(after_help = "Example:\n  svc token revoke tok_…")]
@@ -68,7 +66,7 @@ const LIST: Listing = Listing {
         Column::time("REVOKED", "revoked_at").rank(1),
     ],
     empty: "no tokens except the operator's (--all shows revoked and expired ones)",
-    next: Some("--cursor"),
+    next: None,
 };
 
 pub(super) async fn run(context: &Context, command: TokenCommand) -> ExitResult {
@@ -77,9 +75,7 @@ pub(super) async fn run(context: &Context, command: TokenCommand) -> ExitResult 
         TokenCommand::Rotate => rotate(context).await,
         TokenCommand::Init { path } if path.as_os_str() == "-" => take(context).await,
         TokenCommand::Init { path } => init(context, &path),
-        TokenCommand::List { all, limit, cursor } => {
-            list(context, all, limit.unwrap_or(50), cursor.as_deref()).await
-        }
+        TokenCommand::List { all, limit } => list(context, all, limit.unwrap_or(50)).await,
         TokenCommand::Revoke { id } => revoke(context, &id).await,
     }
 }
@@ -111,17 +107,14 @@ async fn rotate(context: &Context) -> ExitResult {
 
 /// Fails if that cannot be told.
 async fn is_daemon_running(context: &Context) -> Result<bool> {
-    let discovery = context.discovery()?;
-    Ok(match find_daemon(context).await {
-        _ if discovery.fixed().is_some() => true,
-        DaemonProbe::Running(..) => true,
-        DaemonProbe::Absent => false,
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
-        DaemonProbe::Silent { problem, .. } => bail!(
-            "a daemon seems to run but does not answer ({problem}), so the token stays as it is"
-        ),
-    })
+    if context.discovery()?.fixed().is_some() {
+        return Ok(true);
+    }
+    match find_settled_daemon(context).await {
+        DaemonProbe::Running(..) => Ok(true),
+        DaemonProbe::Absent => Ok(false),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}; the token stays as it is"),
+    }
 }
 
 fn replace(context: &Context, path: &Path, token: &str) -> Result<()> {
@@ -172,28 +165,11 @@ fn init(context: &Context, path: &Path) -> ExitResult {
     context.print_line(&json!({ "path": path }), &line)
 }
 
-async fn list(context: &Context, all: bool, limit: u32, cursor: Option<&str>) -> ExitResult {
+async fn list(context: &Context, all: bool, limit: usize) -> ExitResult {
+    let is_shown = |token: &Value| all || is_good(token, context.screen.now);
     let client = context.client()?;
-    let mut cursor = cursor.map(str::to_owned);
-    let mut tokens: Vec<Value> = Vec::new();
-    // A page may have no valid token. No page is larger than the missing number, so that the cursor
-    // skips no token.
-    loop {
-        let missing = limit.saturating_sub(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
-        let query = PageQuery { limit: Some(missing), cursor };
-        let page: Value = client.get(&with_object("/v1/tokens", &query)).await?;
-        let good = output::items(&page, "tokens").iter();
-        tokens.extend(good.filter(|token| all || is_good(token, context.screen.now)).cloned());
-        cursor = page["next_cursor"].as_str().map(str::to_owned);
-        if cursor.is_none() || u32::try_from(tokens.len()).is_ok_and(|count| count >= limit) {
-            break;
-        }
-    }
-    let mut page = json!({ "count": tokens.len(), "tokens": tokens });
-    if let Some(cursor) = cursor {
-        page["next_cursor"] = cursor.into();
-    }
-    LIST.print(context, &page)
+    let tokens = all_items(&client, "/v1/tokens", LIST.items, limit, is_shown).await?;
+    LIST.print(context, &json!({ "count": tokens.len(), "tokens": tokens }))
 }
 
 fn is_good(token: &Value, now: Timestamp) -> bool {

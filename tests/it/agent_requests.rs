@@ -471,7 +471,6 @@ fn request_is_shown_and_answerable_in_every_view_for_people() {
     for words in ["it asks: Write: /etc/x", &*id, "  allow: ", "  deny: ", "svc agent answer"] {
         assert!(status.contains(words), "{words}: {status}");
     }
-    assert!(status.contains("started:") && !status.contains("started_at"), "{status}");
     let status = svc(&d.home, &["agent", "status", &key, "--json"]).json();
     assert_eq!(status["requests"][0]["request_id"], json!(id), "{status}");
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
@@ -485,8 +484,7 @@ fn request_is_shown_and_answerable_in_every_view_for_people() {
 
     let reply = svc(&d.home, &["reply", "latest", "allow"]);
     assert_eq!(reply.code, Some(1), "{reply:?}");
-    let advice = format!("svc agent answer {key} latest OPTION` answers that (allow, deny)");
-    assert!(reply.stderr.contains(&advice), "{reply:?}");
+    assert!(reply.stderr.contains("`svc answer` what needs permission"), "{reply:?}");
 
     let beginning = &id[..id.len() - 3];
     svc(&d.home, &["agent", "answer", &key, beginning, "deny"]).ok();

@@ -274,36 +274,21 @@ fn uninstall_leaves_an_empty_home_empty() {
 
 /// The data folder was removed first, or is another one.
 #[test]
-fn uninstall_without_the_record_restores_what_only_svc_changed() {
+fn uninstall_without_the_record_removes_only_entries_of_svc() {
     let person = Person::with_clients();
-    let before = person.files();
     person.svc(&["install", "--allow-tools"]).ok();
     assert!(person.read(CLAUDE).contains("mcp__svc__peer_list"), "it is allowed");
     fs::remove_dir_all(person.path(".local/share/svc")).expect("is there");
-    let ran = person.svc(&["uninstall"]);
-    assert!(ran.ok().contains("no record"), "{ran:?}");
-    assert_eq!(person.files(), before, "byte for byte, and no copies");
+    person.write(CLAUDE, &person.read(CLAUDE).replace("\"opus\"", "\"sonnet\""));
+    person.svc(&["uninstall"]).ok();
     for folder in [".config/opencode/plugin", ".gemini/policies"] {
         assert!(!person.path(folder).exists(), "{folder}");
     }
-    assert!(person.svc(&["uninstall"]).ok().contains("nothing to do"));
-
-    person.svc(&["install", "--allow-tools"]).ok();
-    fs::remove_dir_all(person.path(".local/share/svc")).expect("is there");
-    for (name, old, new) in
-        [(CLAUDE, "\"opus\"", "\"sonnet\""), (GEMINI, "gemini-api-key", "other")]
-    {
-        person.write(name, &person.read(name).replace(old, new));
-    }
-    let ran = person.svc(&["uninstall"]);
-    for name in [CLAUDE, GEMINI] {
-        let copy = format!("{name}.svc-backup");
-        assert!(person.path(&copy).exists() && ran.ok().contains(&copy), "{ran:?}");
-    }
     let say = json!([{ "hooks": [{ "type": "command", "command": "say done" }] }]);
     assert_eq!(person.json(CLAUDE), json!({ "model": "sonnet", "hooks": { "Stop": say } }));
-    let auth = json!({ "auth": { "selectedType": "other" } });
+    let auth = json!({ "auth": { "selectedType": "gemini-api-key" } });
     assert_eq!(person.json(GEMINI), json!({ "security": auth }));
+    assert!(person.svc(&["uninstall"]).ok().contains("nothing to do"));
 }
 
 #[test]
@@ -544,10 +529,10 @@ fn rotated_token_causes_no_drift() {
     let person = Person::with_clients();
     let daemon = person.daemon();
     let ran = person.svc(&["install", "claude-code"]);
-    assert!(ran.ok().contains("the daemon runs, and `svc stdio` reaches it"), "{ran:?}");
+    assert!(ran.ok().contains("the daemon runs"), "{ran:?}");
     person.svc(&["token", "rotate"]).ok();
     let ran = person.svc(&["install", "claude-code"]);
-    assert!(ran.ok().contains("the daemon runs, and `svc stdio` reaches it"), "{ran:?}");
+    assert!(ran.ok().contains("the daemon runs"), "{ran:?}");
     assert_eq!(person.status("claude-code")["problems"], json!([]));
     drop(daemon);
 }
@@ -601,7 +586,7 @@ done
     let answer = json!({ "id": 2, "result": { "data": [{ "hooks": list }] } });
     person.write("hooks-list", &format!("{answer}\n"));
     let ran = person.svc(&["install", "codex"]);
-    assert!(ran.ok().contains("--trust-hooks"), "{ran:?}");
+    assert!(ran.ok().contains("--trust-hooks"), "a file has changed: {ran:?}");
     assert!(!person.read(".codex/config.toml").contains("sha256"));
     person.hooks_of_codex("untrusted");
     assert_eq!(person.status("codex")["version"], "0.169.0");
@@ -806,40 +791,20 @@ fn hooks_suit_every_version_of_claude_code() {
     let person = Person::with_clients();
     person.svc(&["install", "claude-code"]).ok();
     let ours = person.json(CLAUDE);
-    // As an earlier version of svc wrote it.
-    let mut former = ours.clone();
-    for (event, groups) in former["hooks"].as_object_mut().expect("hooks") {
-        let ours = groups.as_array_mut().expect("groups").last_mut().expect("a group");
-        for handler in ours["hooks"].as_array_mut().expect("handlers") {
-            let word = if handler.get("asyncRewake").is_some() { "wait" } else { "claude-code" };
-            handler["command"] = json!("/opt/a b/svc-0.1");
-            handler["args"] = json!(["hook", word]);
-            assert!(!event.is_empty());
-        }
-    }
-    let former = serde_json::to_string_pretty(&former).expect("is JSON");
-    for (version, state) in [
-        ("2.0.60", "refused"),
-        ("2.1.138", "refused"),
-        ("2.1.139", "changed"),
-        ("2.1.330", "changed"),
+    for (version, lacks, has) in [
+        ("2.0.60", Some("StopFailure"), None),
+        ("2.1.138", None, None),
+        ("2.1.330", None, Some("PostToolBatch")),
     ] {
         claude_code(&person, version);
-        person.write(CLAUDE, &former);
-        let status = person.status("claude-code");
-        assert_eq!(status["hooks"][0]["state"], state, "{version}: {status}");
-        assert_eq!(status["version"], version);
-        let is_told = status["problems"].to_string().contains("`args`, which Claude Code");
-        assert_eq!(is_told, state == "refused", "{version}: {status}");
-        let doctor = person.svc(&["doctor"]);
-        assert_eq!(doctor.stdout.contains("`args`, which"), is_told, "{version}: {doctor:?}");
+        assert_eq!(person.status("claude-code")["version"], version);
         person.svc(&["install", "claude-code"]).ok();
         let mut known = ours.clone();
-        if version == "2.0.60" {
-            known["hooks"].as_object_mut().expect("hooks").remove("StopFailure");
+        if let Some(event) = lacks {
+            known["hooks"].as_object_mut().expect("hooks").remove(event);
         }
-        if version == "2.1.330" {
-            known["hooks"]["PostToolBatch"] = ours["hooks"]["PostToolUse"].clone();
+        if let Some(event) = has {
+            known["hooks"][event] = ours["hooks"]["PostToolUse"].clone();
         }
         assert_eq!(person.json(CLAUDE), known, "{version}");
         assert_eq!(person.status("claude-code")["problems"], json!([]), "{version}");
@@ -853,11 +818,6 @@ fn hooks_suit_every_version_of_claude_code() {
     assert_eq!(person.status("claude-code")["problems"], json!([]));
     assert_eq!(person.json(CLAUDE)["hooks"].get("PostToolUseFailure"), None);
     assert_eq!(lines(&person.json(CLAUDE)).len(), lines(&ours).len() - 4);
-    // The old form is removed too, whoever wrote it.
-    person.write(CLAUDE, &former);
-    fs::remove_file(person.path(".local/share/svc/installed.json")).expect("is there");
-    person.svc(&["uninstall", "claude-code"]).ok();
-    assert_eq!(lines(&person.json(CLAUDE)), ["say done"]);
 }
 
 /// The installed commands, in a shell: with the program present, with another version behind the
@@ -961,9 +921,7 @@ fn harmless_tools_are_allowed_in_each_clients_format() {
     let shown = shown.ok();
     assert!(shown.contains("harmless ones: ToolSearch, "), "{shown}");
     assert!(shown.contains("svc install claude-code --allow-tools"), "{shown}");
-    assert!(shown.contains("--verbose") && !shown.contains("peer_inbox"), "{shown}");
-    let whole = person.svc(&["install", "status", "claude-code", "--verbose"]);
-    assert!(whole.ok().contains("peer_inbox"), "{whole:?}");
+    assert!(shown.contains("peer_inbox"), "{shown}");
 
     let diff = person.svc(&["install", "--allow-tools", "--dry-run"]);
     let diff = diff.ok();

@@ -169,7 +169,7 @@ fn message_to_a_blocked_agent_says_how_to_permit() {
     let told = svc(&d.home, &["tell", key, "hello"]);
     assert!(told.ok().contains(&format!("; it needs your answer first: {answer}")), "{told:?}");
     let asked = svc(&d.home, &["ask", key, "are you there?", "--timeout", "0"]);
-    assert!(asked.stdout.contains(&answer), "{asked:?}");
+    assert!(asked.stderr.contains(&answer), "{asked:?}");
     let task = dispatch(&d, json!({ "instance": key, "prompt": "go" }));
     let reason = until(SOON, || {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);

@@ -112,7 +112,7 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
 
     let undecided = svc(&d.home, &["answer", "latest"]);
     assert_eq!(undecided.code, Some(2), "{undecided:?}");
-    assert!(undecided.stderr.contains("its options are: ") && undecided.stderr.contains("allow"));
+    assert!(undecided.stderr.contains("`svc inbox` shows the options"), "{undecided:?}");
     let unconfirmed = svc(&d.home, &["answer", "always_1"]);
     assert!(unconfirmed.stderr.contains("--confirm"), "{unconfirmed:?}");
     let peers = page(&d.get("/v1/peers"), "peers");

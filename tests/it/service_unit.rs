@@ -173,26 +173,6 @@ fn unit_names_the_program_by_its_link_on_the_path() {
 }
 
 #[test]
-fn dry_run_prints_the_unit_and_writes_nothing() {
-    let user = User::new();
-    let ran = user.run(&["service", "install", "--dry-run"]);
-    assert!(ran.status.success(), "{ran:?}");
-    let text = String::from_utf8(ran.stdout).unwrap();
-    assert!(text.starts_with("# Made by svc service install"), "{text}");
-    assert!(!user.unit().exists());
-    assert!(!user.data.exists());
-    let (code, planned) = user.service(&["install", "--dry-run"]);
-    assert_eq!((code, planned["text"].as_str()), (0, Some(text.as_str())));
-    assert_eq!(planned["path"], json!(user.unit()));
-
-    user.service(&["install"]);
-    assert_eq!(user.text(), text, "what was printed is what is written");
-    let (code, planned) = user.service(&["uninstall", "--dry-run"]);
-    assert_eq!((code, &planned["removed"]), (0, &json!(false)), "{planned}");
-    assert!(user.unit().exists());
-}
-
-#[test]
 fn foreign_unit_is_left_unchanged() {
     let user = User::new();
     fs::create_dir_all(user.unit().parent().unwrap()).unwrap();
@@ -302,7 +282,7 @@ fn background_daemon_is_reported_and_left_running() {
     let pid = serde_json::from_slice::<Value>(&started.stdout).unwrap()["pid"].clone();
 
     let (code, installed) = user.service(&["install"]);
-    assert_eq!((code, &installed["background_pid"]), (0, &pid), "{installed}");
+    assert_eq!((code, &installed["daemon_pid"]), (0, &pid), "{installed}");
     assert_eq!(user.asked(), ["daemon-reload", "enable svc.service"]);
     let plain = user.run(&["service", "install"]);
     assert!(said(&plain).contains("svc stop"), "{plain:?}");

@@ -516,31 +516,6 @@ fn agents_stdio_survives_the_daemon_and_leaks_nothing() {
     assert_eq!(sent["from_peer"], json!(own), "the same agent: {sent}");
 }
 
-/// A refusal comes before the token is minted, so that no token is left that nobody has.
-#[test]
-fn a_token_replaces_only_a_token() {
-    let d = Daemon::start();
-    let folder = d.home.user().display().to_string();
-    let file = d.home.user().join("b.db");
-    fs::write(&file, "SQLite format 3").expect("writes");
-    let named = file.display().to_string();
-    let args = ["mcp-config", "--session", "k9", "--cwd", &folder, "--token-file", &named];
-    let tokens = || svc(&d.home, &["token", "list", "--all", "--json"]).json()["count"].clone();
-    let before = tokens();
-    let ran = svc(&d.home, &args);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
-    assert!(ran.stderr.contains(&named) && ran.stderr.contains("left as it is"), "{ran:?}");
-    assert_eq!(fs::read_to_string(&file).expect("a file"), "SQLite format 3");
-    assert_eq!(tokens(), before, "no token was minted");
-
-    fs::remove_file(&file).expect("it is ours");
-    svc(&d.home, &args).ok();
-    let first = fs::read_to_string(&file).expect("a file");
-    svc(&d.home, &args).ok();
-    let second = fs::read_to_string(&file).expect("a file");
-    assert!(first != second && second.starts_with("svc_"), "an earlier token is replaced");
-}
-
 #[test]
 fn client_document_names_a_file_and_no_token() {
     let d = Daemon::start();

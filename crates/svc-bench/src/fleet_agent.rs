@@ -296,7 +296,7 @@ impl FleetAgent {
             Way::Programs(_) => {
                 let own = std::env::current_exe()?;
                 let (rate, count) = (rate.to_string(), count.to_string());
-                let mut command = self.order.program(&["task", "run", "--quiet", "--"]);
+                let mut command = self.order.program(&["task", "run", "--"]);
                 command.arg(own).args(["lines", &rate, &count]);
                 let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
                 self.runner = Some(child);

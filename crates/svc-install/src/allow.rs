@@ -112,10 +112,6 @@ impl KnownClient {
         Some(ToolApprovals { path, allowed: tools.len() - missing.len(), missing })
     }
 
-    pub fn asks_for_tools(self, locations: &ClientLocations, tools: &[&str]) -> bool {
-        self.approvals(locations, tools).is_some_and(|approvals| !approvals.missing.is_empty())
-    }
-
     fn allows(self, locations: &ClientLocations, path: &Path, rules: &Value, tool: &str) -> bool {
         match self {
             Self::ClaudeCode => {

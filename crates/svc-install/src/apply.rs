@@ -1,6 +1,6 @@
 //! Installs into one file and uninstalls from it: reads, edits and replaces the file, and records
 //! the changes in `installed.json` in the data folder. Without that record `svc uninstall` still
-//! finds svc's entries and guesses what they replaced.
+//! removes svc's entries.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -140,9 +140,6 @@ impl Installer<'_> {
             return Ok(FileOutcome::Unchanged);
         };
         let format = FileFormat::from_path(path);
-        let copy = file::copy_of(&file.real);
-        // Only for a file that the record does not have; the record names the copies of others.
-        let mut copied = None;
         let wanted = match &recorded {
             Some(entry) if entry.after == digest(text) && entry.created => None,
             Some(entry) if entry.after == digest(text) => match text_before(entry) {
@@ -154,8 +151,11 @@ impl Installer<'_> {
                 text.filter(|text| !(entry.created && is_blank(text, format)))
             }
             None => {
-                copied = bounded_file::read_text(&copy, CLIENT_FILE_BYTES).ok().flatten();
-                unrecorded(text, format, edits, copied.as_deref())?
+                let undo = guessed(text, format, edits);
+                let left = without(text, format, edits, &undo)?;
+                // The file is removed if nothing else is in it and there is no earlier text of it.
+                let is_own = |left: &str| left != text && is_blank(left, format);
+                left.filter(|left| !is_own(left) || file::copy_of(&file.real).exists())
             }
         };
         if wanted.as_deref() == Some(text) {
@@ -171,17 +171,13 @@ impl Installer<'_> {
             Some(wanted) => drop(file.replace(wanted, scope)?),
             None => file.remove()?,
         }
-        if recorded.is_none() {
-            if wanted.is_some() && wanted == copied {
-                std::fs::remove_file(&copy).ok();
-            }
-            if wanted.is_none()
-                && is_own_file(path)
-                && let Some(folder) = file.real.parent()
-            {
-                // The folder stays if other files are in it.
-                drop(std::fs::remove_dir(folder));
-            }
+        if recorded.is_none()
+            && wanted.is_none()
+            && is_own_file(path)
+            && let Some(folder) = file.real.parent()
+        {
+            // The folder stays if other files are in it.
+            drop(std::fs::remove_dir(folder));
         }
         self.forget(recorded.as_ref())?;
         Ok(outcome)
@@ -273,45 +269,11 @@ fn without(
     Ok(Some(text))
 }
 
-/// The text without the entries of svc, of a file that the record does not have: the copy from
-/// before an installation, if only entries of svc differ from it. `None` if nothing else is left
-/// and there is no copy, as of a file that svc created.
-fn unrecorded(
-    text: &str,
-    format: FileFormat,
-    edits: &[Edit],
-    copy: Option<&str>,
-) -> Result<Option<String>, EditError> {
-    let value = |text: &str| ConfigDocument::parse(format, text).map(|document| document.value());
-    // A file that svc writes whole need not parse.
-    let undo = value(text).map(|document| edit::guess(&document, edits)).unwrap_or_default();
-    let Some(left) = without(text, format, edits, &undo)? else { return Ok(None) };
-    if left == text {
-        return Ok(Some(left));
-    }
-    let rest = value(&left)?;
-    // A copy with entries of svc is that of a later installation.
-    let is_before = |copy: &str| {
-        let Ok(mut document) = ConfigDocument::parse(format, copy) else { return false };
-        let own = edit::guess(&document.value(), edits);
-        let has_entries =
-            !matches!(without(copy, format, edits, &own), Ok(Some(same)) if same == copy);
-        edit::remove_empty(&mut document, &undo.made);
-        !has_entries && document.value() == rest && is_same_but_layout(&document.text(), &left)
-    };
-    Ok(match copy {
-        Some(copy) if is_before(copy) => Some(copy.to_owned()),
-        None if is_blank(&left, format) => None,
-        _ => Some(left),
-    })
-}
-
-/// Whether two texts differ in spaces, commas and brackets alone. Documents with the same values
-/// may have other comments, and members in another order.
-fn is_same_but_layout(one: &str, other: &str) -> bool {
-    let is_layout = |c: char| c.is_whitespace() || matches!(c, ',' | '{' | '}' | '[' | ']');
-    let rest = |text: &str| text.chars().filter(|c| !is_layout(*c)).collect::<String>();
-    rest(one) == rest(other)
+/// What undoing takes in a file that the record does not have. A file that svc writes whole need
+/// not parse.
+fn guessed(text: &str, format: FileFormat, edits: &[Edit]) -> UndoInfo {
+    let document = ConfigDocument::parse(format, text);
+    document.map(|document| edit::guess(&document.value(), edits)).unwrap_or_default()
 }
 
 /// Whether a document has neither members nor comments.
@@ -406,13 +368,12 @@ impl InstallRecord {
     /// The record; empty if the file does not exist.
     pub fn read(home: &Path) -> anyhow::Result<Self> {
         let path = Self::path(home);
-        match bounded_file::read(&path, CLIENT_FILE_BYTES) {
-            Ok(Some(bytes)) => serde_json::from_slice(&bytes).with_context(|| {
-                format!("{} cannot be understood; move it away, then try again", path.display())
-            }),
-            Ok(None) => Ok(Self::default()),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-        }
+        let read = bounded_file::read(&path, CLIENT_FILE_BYTES)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let Some(bytes) = read else { return Ok(Self::default()) };
+        serde_json::from_slice(&bytes).with_context(|| {
+            format!("{} cannot be understood; move it away, then try again", path.display())
+        })
     }
 
     /// Removes the file if the record is empty.
@@ -427,14 +388,10 @@ impl InstallRecord {
             };
         }
         let text = format!("{}\n", serde_json::to_string_pretty(self)?);
-        let written = ForeignFile::read_within(&path, &[home.to_path_buf()])
-            .and_then(|file| file.replace(&text, InstallScope::User));
-        let error = match written {
-            Ok(_) => return Ok(()),
-            Err(FileError::Io(_, error)) => anyhow::Error::new(error),
-            Err(error) => error.into(),
-        };
-        Err(error.context(format!("cannot write {}", path.display())))
+        ForeignFile::read_within(&path, &[home.to_path_buf()])
+            .and_then(|file| file.replace(&text, InstallScope::User))
+            .map(drop)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub fn find(&self, path: &Path) -> Option<&InstalledFile> {
@@ -541,7 +498,7 @@ mod tests {
 
     /// The data folder was removed before `svc uninstall`, or is another one.
     #[test]
-    fn without_the_record_the_copy_is_restored_or_only_entries_go() {
+    fn without_the_record_only_entries_go() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("settings.json");
         let copy = folder.path().join("settings.json.svc-backup");
@@ -553,33 +510,15 @@ mod tests {
         let change = change(&path, vec![server(), hooks(), allow(&["peer_list", "peer_send"])]);
         let edits = &change.edits;
         let forget = || fs::remove_file(InstallRecord::path(folder.path())).expect("is there");
-        let before = "{ \"a\": [1,   2], \"mcpServers\": {} }";
-        fs::write(&path, before).expect("writes");
+        fs::write(&path, "{ // mine\n \"a\": [1,   2], \"mcpServers\": {} }").expect("writes");
         install(folder.path(), &change);
         forget();
-        uninstall(folder.path(), &path, edits);
-        assert_eq!(fs::read_to_string(&path).expect("reads"), before);
-        assert!(!copy.exists(), "it is restored");
-
-        install(folder.path(), &change);
-        forget();
-        let text = fs::read_to_string(&path).expect("reads").replace("1,   2", "1, 3");
-        fs::write(&path, text).expect("writes");
-        uninstall(folder.path(), &path, edits);
-        let left = value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"));
-        assert_eq!(left, json!({ "a": [1, 3] }), "nothing of svc, and no empty list");
-        assert!(copy.exists(), "another program has changed the file since");
-
-        fs::write(&path, before).expect("writes");
-        install(folder.path(), &change);
-        forget();
-        let text = fs::read_to_string(&path).expect("reads").replacen('{', "{ // mine\n", 1);
-        fs::write(&path, text).expect("writes");
         uninstall(folder.path(), &path, edits);
         let left = fs::read_to_string(&path).expect("reads");
-        assert!(left.contains("// mine"), "a comment that was added since: {left}");
-        assert_eq!(value(FileFormat::Json, &left), json!({ "a": [1, 2] }));
-        assert!(copy.exists(), "it does not have the comment");
+        assert!(left.starts_with("{ // mine\n \"a\": [1,   2]"), "{left}");
+        let left = value(FileFormat::Json, &left);
+        assert_eq!(left, json!({ "a": [1, 2] }), "nothing of svc, and no empty list");
+        assert!(copy.exists(), "the earlier text");
 
         fs::remove_file(&copy).expect("is there");
         fs::remove_file(&path).expect("is there");

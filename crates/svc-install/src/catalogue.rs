@@ -163,8 +163,6 @@ impl KnownClient {
 // hook at all for `SessionStart` and `SessionEnd`. `http` handlers need the token and are never
 // called for `SessionStart`. A command never prints a failure.
 
-/// The first version that passes `args` to a hook's command.
-const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
 /// The first version that knows each event. Earlier versions ignore the whole file because of it,
 /// including the person's own settings.
 const LATE_EVENTS: [(&str, ClientVersion); 4] = [
@@ -218,14 +216,6 @@ fn claude_servers(locations: &ClientLocations) -> PathBuf {
 /// Why this version does not run svc's hooks in a settings file.
 pub(crate) fn claude_refusal(settings: &Value, version: ClientVersion) -> Option<String> {
     let ours = our_handlers(settings);
-    let has_arguments =
-        |handler: &Value| handler.get("args").is_some_and(|args| *args != json!([]));
-    if version < ARGS_SINCE && ours.iter().any(|(_, handler)| has_arguments(handler)) {
-        return Some(format!(
-            "have `args`, which Claude Code {version} ignores, so that they run `svc` without arguments; \
-             {ARGS_SINCE} is the first that does not"
-        ));
-    }
     let unknown = |(late, since): &&(&str, ClientVersion)| {
         version < *since && ours.iter().any(|(event, _)| event == late)
     };
@@ -428,14 +418,8 @@ mod tests {
         assert!(reason.contains("PostToolUseFailure"), "{reason}");
         let reason = claude_refusal(&shared, ClientVersion([2, 1, 70])).expect("it is refused");
         assert!(reason.contains("StopFailure") && reason.contains("2.1.78"), "{reason}");
-        let former = json!({ "hooks": { "Stop": [{ "hooks": [
-            { "type": "command", "command": "/a/svc", "args": ["hook", "claude-code"] },
-        ]}]}});
-        let refusal = |version| claude_refusal(&former, ClientVersion(version));
-        assert!(refusal([2, 1, 138]).expect("it is refused").contains("ignores"), "{former}");
-        assert_eq!(refusal([2, 1, 139]), None);
-        let others = json!({ "hooks": { "Stop": [{ "hooks": [
-            { "type": "command", "command": "/a/other", "args": ["x"] },
+        let others = json!({ "hooks": { "StopFailure": [{ "hooks": [
+            { "type": "command", "command": "/a/other x" },
         ]}]}});
         assert_eq!(claude_refusal(&others, ClientVersion([2, 0, 60])), None, "the person's own");
     }

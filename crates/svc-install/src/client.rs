@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -204,10 +205,6 @@ fn is_program(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not UTF-8, and clients could not be told of it", .0.display())]
-pub struct NotUtf8(PathBuf);
-
 /// How clients run this program.
 #[derive(Debug, Clone)]
 pub struct ClientCommand {
@@ -219,7 +216,7 @@ impl ClientCommand {
     /// Clients run it by its absolute path, so that no PATH decides, and with the data folder if it
     /// is not the default: they pass on only a part of the environment. A shared file has the name
     /// alone.
-    pub fn new(path: &Path, home: &Path, default_home: Option<&Path>) -> Result<Self, NotUtf8> {
+    pub fn new(path: &Path, home: &Path, default_home: Option<&Path>) -> anyhow::Result<Self> {
         let is_default = default_home == Some(home);
         let home = if is_default { None } else { Some(text(home)?) };
         Ok(Self { path: text(path)?, home })
@@ -227,16 +224,6 @@ impl ClientCommand {
 
     pub fn path(&self) -> &str {
         &self.path
-    }
-
-    /// Whether it is in a build folder, also by a link: `cargo clean` would remove it.
-    pub fn is_in_target(&self) -> bool {
-        let is_built = |path: &Path| {
-            path.components().any(|part| part.as_os_str() == "target")
-                || path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").exists())
-        };
-        let path = Path::new(&self.path);
-        is_built(path) || std::fs::canonicalize(path).is_ok_and(|target| is_built(&target))
     }
 
     /// The data folder, if the client's file must name it.
@@ -267,8 +254,9 @@ impl ClientCommand {
     }
 }
 
-fn text(path: &Path) -> Result<String, NotUtf8> {
-    path.to_str().map(str::to_owned).ok_or_else(|| NotUtf8(path.to_owned()))
+fn text(path: &Path) -> anyhow::Result<String> {
+    let told = || format!("{} is not UTF-8, and clients could not be told of it", path.display());
+    path.to_str().map(str::to_owned).with_context(told)
 }
 
 fn quoted(word: &str) -> String {

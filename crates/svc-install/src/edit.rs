@@ -260,7 +260,7 @@ pub(crate) fn guess(document: &Value, edits: &[Edit]) -> UndoInfo {
 }
 
 /// Removes those of the tables and lists at `paths` that are empty.
-pub(crate) fn remove_empty(document: &mut ConfigDocument, paths: &[Vec<String>]) {
+fn remove_empty(document: &mut ConfigDocument, paths: &[Vec<String>]) {
     // The innermost first, as their parents may then be empty.
     let mut paths: Vec<&Vec<String>> = paths.iter().collect();
     paths.sort_by_key(|path| std::cmp::Reverse(path.len()));

@@ -1,8 +1,8 @@
 //! Which entries in a client's file are svc's.
 //!
 //! These are the server named `svc` that runs `svc stdio` (or has the URL of a daemon on this
-//! machine), and all handlers whose command is `svc … hook …`, at any place and in the form of any
-//! earlier version. All other entries belong to the person and stay.
+//! machine), and all handlers whose command is a line for the shell with `svc hook …`, at any place.
+//! All other entries belong to the person and stay.
 
 use std::path::Path;
 
@@ -58,28 +58,12 @@ pub fn url_of(entry: &Value) -> Option<&str> {
 }
 
 fn is_our_program(program: &str) -> bool {
-    Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(is_our_name)
+    Path::new(program).file_name().is_some_and(|name| name == "svc")
 }
 
-/// `svc`, or a name such as `svc-0.1`: earlier versions wrote the target of a link.
-fn is_our_name(name: &str) -> bool {
-    match name.strip_prefix("svc") {
-        Some("") => true,
-        Some(rest) => rest
-            .strip_prefix(['-', '_'])
-            .is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())),
-        None => false,
-    }
-}
-
-/// Whether a handler runs `svc … hook …`, with arguments or as a line for the shell.
+/// Whether a handler runs `svc hook …`.
 pub fn is_our_handler(handler: &Value) -> bool {
-    let (program, arguments) = command_of(handler);
-    let Some(line) = program else { return false };
-    if !arguments.is_empty() {
-        let is_hook = |words: &[&str]| words[0] == "hook" && HOOK_WORDS.contains(&words[1]);
-        return is_our_program(line) && arguments.windows(2).any(is_hook);
-    }
+    let Some(line) = handler.get("command").and_then(Value::as_str) else { return false };
     if runs_hook_if_installed(line) {
         return true;
     }
@@ -88,7 +72,7 @@ pub fn is_our_handler(handler: &Value) -> bool {
         let (before, after) = (&line[..at], &line[at + between.len()..]);
         let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
         let client = after.split(' ').next().unwrap_or_default();
-        program.is_some_and(is_our_name) && HOOK_WORDS.contains(&client)
+        program == Some("svc") && HOOK_WORDS.contains(&client)
     })
 }
 

@@ -7,9 +7,9 @@
 //! and owner stay. A reader sees the old or the new text, also after a power cut. A read-only file
 //! is not changed, although a rename would succeed.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{File, Metadata, Permissions, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -18,9 +18,6 @@ use tempfile::NamedTempFile;
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::InstallScope;
 
-/// Largest file that is edited, in bytes. Some clients keep histories of several megabytes in
-/// theirs.
-const MAX_BYTES: u64 = 64 * 1024 * 1024;
 const MAX_LINKS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,13 +25,6 @@ pub enum FileError {
     /// The system refused the operation that the verb names.
     #[error("cannot be {0}: {1}")]
     Io(&'static str, io::Error),
-    /// A folder, a device or a pipe.
-    #[error("is not a file")]
-    NotAFile,
-    #[error("is not UTF-8")]
-    NotText,
-    #[error("is larger than {} MiB", MAX_BYTES / 1024 / 1024)]
-    TooLarge,
     #[error("is read-only (mode {0:o})")]
     ReadOnly(u32),
     /// More than `MAX_LINKS` links.
@@ -153,25 +143,17 @@ impl ForeignFile {
     /// Reads a file; its links may lead anywhere.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let real = follow(path)?;
-        // Opening a pipe must not block until its other end is open.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(&real) {
+        let failed = |error| FileError::Io("read", error);
+        let file = match bounded_file::open_regular(&real) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Self { real, text: None, meta: None });
             }
-            Err(error) => return Err(FileError::Io("read", error)),
+            Err(error) => return Err(failed(error)),
         };
-        let meta = file.metadata().map_err(|error| FileError::Io("read", error))?;
-        if !meta.is_file() {
-            return Err(FileError::NotAFile);
-        }
-        if meta.len() > MAX_BYTES {
-            return Err(FileError::TooLarge);
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| FileError::Io("read", error))?;
-        let text = String::from_utf8(bytes).map_err(|_| FileError::NotText)?;
+        let meta = file.metadata().map_err(failed)?;
+        let bytes = bounded_file::read_open(file, CLIENT_FILE_BYTES).map_err(failed)?;
+        let text = bounded_file::text_of(bytes).map_err(failed)?;
         Ok(Self { real, text: Some(text), meta: Some(meta) })
     }
 
@@ -253,7 +235,7 @@ impl ForeignFile {
 }
 
 /// The path of the copy that [`ForeignFile::back_up`] makes of a file that is no link.
-pub fn copy_of(real: &Path) -> PathBuf {
+pub(crate) fn copy_of(real: &Path) -> PathBuf {
     let mut name = real.file_name().unwrap_or_default().to_owned();
     name.push(".svc-backup");
     real.with_file_name(name)

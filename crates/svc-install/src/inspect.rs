@@ -113,13 +113,8 @@ impl ClientStatus {
 
 impl Expectation {
     pub async fn inspect(&self, client: KnownClient) -> ClientStatus {
-        let asked = version_of(client, &self.locations);
-        if client != KnownClient::ClaudeCode {
-            let (status, version) = tokio::join!(self.inspect_files(client), asked);
-            return ClientStatus { version, ..status }.with_abilities();
-        }
-        // The expected hooks depend on the client's version.
-        let version = asked.await;
+        // The expected hooks of Claude Code depend on its version.
+        let version = version_of(client, &self.locations).await;
         let mut known = self.clone();
         known.locations.claude_version = version.as_deref().and_then(ClientVersion::parse);
         ClientStatus { version, ..known.inspect_files(client).await }.with_abilities()
@@ -348,12 +343,10 @@ impl Expectation {
             let path = part.path.display();
             status.problems.push(format!("its hooks in {path}: codex {detail}"));
             (part.state, part.detail) = (state, Some(format!("codex {detail}")));
-            let is_here = self.locations.find("codex").is_some();
-            let advice = match (state, is_here) {
-                ("untrusted", true) => {
+            let advice = match state {
+                "untrusted" => {
                     "review them with /hooks in codex, or `svc install codex --trust-hooks`"
                 }
-                ("untrusted", false) => "install codex, and review them with /hooks there",
                 _ => "update codex, and say in it that you trust this project",
             };
             advice.clone_into(&mut status.advice);

@@ -224,10 +224,7 @@ fn own_handlers_are_found_after_a_person_moved_them() {
 #[test]
 fn only_own_entries_are_recognised() {
     let handlers = [
-        (json!({ "command": "/a/svc", "args": ["hook", "claude-code"] }), true),
-        (json!({ "command": "/a/svc", "args": ["--home", "/x", "hook", "wait"] }), true),
         (json!({ "command": "/a/svc", "args": ["status"] }), false),
-        (json!({ "command": "/a/other", "args": ["hook", "x"] }), false),
         (json!({ "command": "/a/svc hook gemini" }), true),
         (json!({ "command": "'/a b/svc' hook gemini" }), true),
         (json!({ "command": "'/a hook b/svc' hook gemini --home '/x hook y'" }), true),
@@ -245,10 +242,7 @@ fn only_own_entries_are_recognised() {
         (json!({ "command": "test -x '/a b/mine' || exit 0; exec '/a b/mine' hook wait" }), true),
         (json!({ "command": "test -x /a/other || exit 0; exec /a/mine hook codex" }), false),
         (json!({ "command": "test -x /a/mine || exit 0; exec /a/mine hook emacs" }), false),
-        (json!({ "command": "/opt/svc-0.1", "args": ["hook", "claude-code"] }), true),
-        (json!({ "command": "/opt/svc-0.1.0-linux hook gemini" }), true),
         (json!({ "command": "/opt/svc-tools hook gemini" }), false),
-        (json!({ "command": "/a/svc", "args": ["hook", "emacs"] }), false),
         (json!({ "command": "my-svc hook codex" }), false),
         (json!({ "command": "git svc; other hook x" }), false),
         (json!({ "type": "prompt", "prompt": "svc hook codex" }), false),

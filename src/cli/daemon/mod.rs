@@ -1,8 +1,7 @@
 //! `svc start`, `stop`, `restart`, `status`, `logs` and `health`: the daemon as a process.
 //!
-//! All of them use the socket in the data folder. `daemon.json` is for people, and for a daemon of
-//! an earlier version, which has no socket. A pid alone proves nothing, since the system reuses
-//! pids: the file counts only if its process answers `/health` with the same pid.
+//! All of them use the socket in the data folder. `daemon.json` is for people. A pid alone proves
+//! nothing, since the system reuses pids: only the kernel says who is at the other end of the socket.
 
 mod logs;
 mod start;
@@ -16,15 +15,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
 use svc_server::daemon;
+use svc_store::DatabaseLock;
 use tokio::time::{Instant, sleep};
 
 use super::output::{self, Screen};
 use super::{Context, ExitResult};
 
 pub(super) use logs::{LogsArgs, logs};
-pub(super) use start::{
-    agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
-};
+pub(super) use start::{ensure_apart, restart, start, start_unattended, stop, stop_running};
 
 /// Deadline for `/health`, which reads nothing but memory.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -58,23 +56,44 @@ pub(super) struct HealthDocument {
 }
 
 pub(super) enum DaemonProbe {
-    /// Nobody listens on the socket, and the process in `daemon.json` does not hold the database.
+    /// Nobody listens on the socket, and nobody holds the database.
     Absent,
     Running(DaemonFile, HealthAnswer),
-    /// The daemon responds on its socket but takes no requests: it starts or ends.
-    NotReady(Option<i32>),
-    /// A daemon of an earlier version holds the database and responds at its URL with its own pid.
-    /// It has no socket, so a command of this version sends it nothing but `/health`.
-    WithoutSocket(DaemonFile),
-    /// A process exists that does not respond as a daemon.
-    Silent {
+    /// A process listens on the socket or holds the database, and takes no requests.
+    Unready {
         pid: Option<i32>,
+        /// A sentence for the person.
         problem: String,
+        /// It starts or ends: also a daemon from which another one took the database, until it
+        /// begins anew.
+        may_pass: bool,
     },
+}
+
+impl DaemonProbe {
+    fn changing(pid: Option<i32>) -> Self {
+        let process = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        let problem = format!(
+            "svc{process} starts, ends, or works on the database, and takes no requests; see `svc logs`"
+        );
+        Self::Unready { pid, problem, may_pass: true }
+    }
+
+    fn silent(pid: Option<i32>, problem: String) -> Self {
+        let problem = match pid {
+            Some(pid) => format!(
+                "process {pid} does not answer as the daemon ({problem}); see `svc logs`, and if it hangs, end it with \
+                 `kill {pid}`"
+            ),
+            None => problem,
+        };
+        Self::Unready { pid, problem, may_pass: false }
+    }
 }
 
 pub(super) async fn find_daemon(context: &Context) -> DaemonProbe {
     let paths = &context.paths;
+    let holder = || daemon::live_file(paths).map(|file| file.pid);
     match probe(Endpoint::Socket(paths.socket.clone())).await {
         Ok(health) if health.document.server == "svc" => {
             let of_this_start = |file: &DaemonFile| file.boot_id == health.document.boot_id;
@@ -85,48 +104,31 @@ pub(super) async fn find_daemon(context: &Context) -> DaemonProbe {
             DaemonProbe::Running(daemon, health)
         }
         Ok(health) if health.status == StatusCode::SERVICE_UNAVAILABLE => {
-            DaemonProbe::NotReady(health.pid)
+            DaemonProbe::changing(health.pid)
         }
-        Ok(health) => DaemonProbe::Silent {
-            pid: health.pid,
-            problem: format!("/health answers {}", health.status),
-        },
-        Err(ClientError::NotRunning { .. }) => match daemon::live_file(paths) {
-            Some(file) => without_socket(file).await,
-            None => DaemonProbe::Absent,
-        },
-        Err(error) => {
-            let pid = daemon::live_file(paths).map(|file| file.pid);
-            DaemonProbe::Silent { pid, problem: error.to_string() }
+        Ok(health) => DaemonProbe::silent(health.pid, format!("/health answers {}", health.status)),
+        Err(ClientError::NotRunning { .. }) if DatabaseLock::is_held(&paths.lock) => {
+            DaemonProbe::changing(holder())
         }
+        Err(ClientError::NotRunning { .. }) => DaemonProbe::Absent,
+        Err(error) => DaemonProbe::silent(holder(), error.to_string()),
     }
 }
 
-/// Polls the daemon until it is neither starting nor ending, for `max_wait` at most.
-pub(super) async fn find_settled_daemon(context: &Context, max_wait: Duration) -> DaemonProbe {
-    let deadline = Instant::now() + max_wait;
+/// How long a daemon may take to start, to end, or to begin anew inside its process.
+const SETTLING: Duration = Duration::from_secs(30);
+
+/// Polls the daemon until it is neither starting nor ending, for [`SETTLING`] at most.
+pub(super) async fn find_settled_daemon(context: &Context) -> DaemonProbe {
+    let deadline = Instant::now() + SETTLING;
     loop {
         let probe = find_daemon(context).await;
-        if !matches!(probe, DaemonProbe::NotReady(_)) || Instant::now() >= deadline {
+        if !matches!(probe, DaemonProbe::Unready { may_pass: true, .. })
+            || Instant::now() >= deadline
+        {
             return probe;
         }
         sleep(POLL).await;
-    }
-}
-
-/// Handles a `daemon.json` when nobody listens on the socket: its process may hold the database.
-async fn without_socket(file: DaemonFile) -> DaemonProbe {
-    let answer = match Url::parse(&file.url) {
-        Ok(url) => probe(Endpoint::Tcp(url)).await,
-        Err(error) => Err(error),
-    };
-    let silent = |problem| DaemonProbe::Silent { pid: Some(file.pid), problem };
-    match answer {
-        Ok(health) if health.document.server == "svc" && health.document.pid == Some(file.pid) => {
-            DaemonProbe::WithoutSocket(file)
-        }
-        Ok(_) => silent("something else answers there".to_owned()),
-        Err(error) => silent(error.to_string()),
     }
 }
 
@@ -196,49 +198,32 @@ impl HealthAnswer {
     }
 }
 
-pub(super) fn not_ready(pid: Option<i32>) -> String {
-    let process = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-    format!("the daemon{process} starts or ends, and takes no requests; see `svc logs`")
-}
-
-pub(super) fn no_socket(daemon: &DaemonFile) -> String {
-    format!(
-        "the daemon (pid {}, version {}) is of an earlier version and has no socket, so no token is sent to it: `svc restart`",
-        daemon.pid, daemon.version
-    )
-}
-
 pub(super) async fn status(context: &Context) -> ExitResult {
     let discovery = context.discovery()?;
     let target = discovery.target()?;
-    let (mut report, trouble) = if let Some(url) = discovery.fixed() {
-        match probe(target.endpoint.clone()).await {
+    let found = match discovery.fixed() {
+        Some(url) => match probe(target.endpoint.clone()).await {
             Ok(health) if health.document.server == "svc" => {
-                let trouble = health.trouble().map(str::to_owned);
-                (describe(target, url.to_string(), &health).await, trouble)
+                let daemon = DaemonFile { url: url.to_string(), ..health.introduction(context) };
+                DaemonProbe::Running(daemon, health)
             }
-            Ok(_) => (Map::new(), Some(format!("the program at {url} is not svc"))),
-            Err(error) => (Map::new(), Some(error.to_string())),
+            Ok(_) => DaemonProbe::silent(None, format!("the program at {url} is not svc")),
+            Err(error) => DaemonProbe::silent(None, error.to_string()),
+        },
+        None => find_daemon(context).await,
+    };
+    let (mut report, trouble) = match found {
+        DaemonProbe::Running(daemon, health) => {
+            let trouble = health.trouble().map(str::to_owned);
+            let mut report = describe(target, daemon.url, &health).await;
+            // Without its database the daemon does not answer which it is.
+            if let Some(db) = daemon.db {
+                report.entry("db").or_insert_with(|| json!(db));
+            }
+            (report, trouble)
         }
-    } else {
-        match find_daemon(context).await {
-            DaemonProbe::Running(daemon, health) => {
-                let trouble = health.trouble().map(str::to_owned);
-                let mut report = describe(target, daemon.url, &health).await;
-                // Without its database the daemon does not answer which it is.
-                if let Some(db) = daemon.db {
-                    report.entry("db").or_insert_with(|| json!(db));
-                }
-                (report, trouble)
-            }
-            DaemonProbe::NotReady(pid) => (Map::new(), Some(not_ready(pid))),
-            DaemonProbe::WithoutSocket(daemon) => (Map::new(), Some(no_socket(&daemon))),
-            DaemonProbe::Silent { pid: Some(pid), problem } => {
-                (Map::new(), Some(format!("process {pid} exists but does not answer: {problem}")))
-            }
-            DaemonProbe::Silent { pid: None, problem } => (Map::new(), Some(problem)),
-            DaemonProbe::Absent => (Map::new(), None),
-        }
+        DaemonProbe::Unready { problem, .. } => (Map::new(), Some(problem)),
+        DaemonProbe::Absent => (Map::new(), None),
     };
     let running = !report.is_empty();
     report.insert("running".to_owned(), json!(running));
@@ -255,7 +240,6 @@ pub(super) async fn status(context: &Context) -> ExitResult {
     Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The database that the configuration names, of a daemon that does not say.
 fn words(screen: &Screen, report: &Value) -> String {
     let cell = |key| output::visible(&output::cell(report, key));
     let number = |key| report.get(key).and_then(Value::as_u64);
@@ -314,32 +298,42 @@ pub(super) async fn health(context: &Context) -> ExitResult {
 async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
     let mut report = Map::new();
-    report.insert("url".to_owned(), json!(url));
-    report.insert("version".to_owned(), json!(document.version));
-    copy(&mut report, "pid", document.pid.map(Value::from).as_ref());
-    copy(&mut report, "started_at", document.started_at.clone().map(Value::from).as_ref());
+    let mut add = |name: &str, value: Value| drop(report.insert(name.to_owned(), value));
+    add("url", json!(url));
+    add("version", json!(document.version));
+    add("pid", json!(document.pid));
+    add("started_at", json!(document.started_at));
     if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
-        for name in ["uptime_seconds", "machine", "daemon_id", "daemons"] {
-            copy(&mut report, name, more.get(name));
-        }
         let store = &more["store"];
-        copy(&mut report, "db", store.get("path"));
-        copy(&mut report, "tail", store.get("head"));
-        let mut shown = Map::new();
-        for name in ["engine", "server_version", "in_recovery", "sync", "listen"] {
-            copy(&mut shown, name, store.get(name));
+        let path = &store["path"];
+        add("db", path.clone());
+        add("tail", store["head"].clone());
+        report.extend(members(&more, &["uptime_seconds", "machine", "daemon_id", "daemons"]));
+        let mut shown = members(
+            store,
+            &[
+                "engine",
+                "server_version",
+                "in_recovery",
+                "sync",
+                "listen",
+                "round_trip_ms",
+                "lock_wait_ms_p99",
+            ],
+        );
+        if store["engine"] == "postgres" {
+            shown.insert("host".to_owned(), path.clone());
         }
-        for name in ["round_trip_ms", "lock_wait_ms_p99"] {
-            copy(&mut shown, name, store.get(name));
-        }
-        copy(&mut shown, "host", store.get("path").filter(|_| store["engine"] == "postgres"));
         report.insert("store".to_owned(), shown.into());
     }
+    report.retain(|_, value| !value.is_null());
     report
 }
 
-fn copy(report: &mut Map<String, Value>, name: &str, value: Option<&Value>) {
-    report.extend(value.map(|value| (name.to_owned(), value.clone())));
+/// Those of the members that are there.
+fn members(document: &Value, names: &[&str]) -> Map<String, Value> {
+    let known = names.iter().filter_map(|name| Some((*name, document.get(*name)?)));
+    known.map(|(name, value)| (name.to_owned(), value.clone())).collect()
 }
 
 /// The URL that was given, or the one that the running daemon wrote to `daemon.json`.
@@ -353,9 +347,7 @@ pub(super) async fn daemon_url(context: &Context) -> Result<String> {
             "{} does not say at which URL the daemon listens: name it with --url, or `svc restart`",
             context.paths.daemon_json.display()
         ),
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
-        DaemonProbe::Silent { problem, .. } => bail!("the daemon does not answer: {problem}"),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}"),
         DaemonProbe::Absent => {
             let url = context.paths.socket.display().to_string();
             Err(ClientError::NotRunning { url }.into())

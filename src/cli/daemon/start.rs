@@ -2,7 +2,6 @@
 //! and `svc restart`.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use svc_client::{DaemonFile, Endpoint, Url};
+use svc_client::DaemonFile;
 use svc_model::agent::AGENT_MARK;
 use svc_server::daemon;
 use svc_sys::config::{Config, Flags, Origin};
@@ -18,17 +17,13 @@ use svc_sys::process_list::is_running;
 use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
-use super::super::agent_away::living_hosts;
 use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
-use super::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
+use super::{DaemonProbe, POLL, find_daemon, find_settled_daemon};
 
 /// Deadline for the first response of a new daemon. It creates or migrates the database first, with
 /// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a new daemon, or one that ends, is polled: neither notifies this process.
-const POLL: Duration = Duration::from_millis(20);
-const TAIL: usize = 20;
 
 pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
     let (daemon, is_new) = ensure(context, args).await?;
@@ -40,14 +35,9 @@ pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
 async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
     let config = context.config(&args.flags)?;
-    match find_settled_daemon(context, TIMEOUT).await {
+    match find_settled_daemon(context).await {
         DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
-        DaemonProbe::Silent { pid: Some(pid), problem } => bail!(
-            "a daemon (pid {pid}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {pid}`"
-        ),
-        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}"),
         DaemonProbe::Absent => {}
     }
     let home = &context.paths.home;
@@ -57,20 +47,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool
     }
     let log = args.flags.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let mut daemon = StartingDaemon::spawn(context, &config, args, log)?;
-    let ensured = daemon.wait(context, &config.listen).await;
-    let is_at =
-        |url: &str| config.listen.iter().any(|it| Url::from_listener(*it).to_string() == url);
-    if let Ok((daemon, true)) = &ensured
-        && config.listen.origin == Origin::Default
-        && !is_at(&daemon.url)
-        && !context.json
-    {
-        let default = config.listen.first().map(ToString::to_string).unwrap_or_default();
-        output::note(&format!(
-            "{default} is in use by another program, so the daemon took a free port; to keep one, choose it with --listen or in \
-             config.toml"
-        ));
-    }
+    let ensured = daemon.wait(context).await;
     // Waits for the child process, else the daemon would remain a zombie if this process outlives
     // it.
     std::thread::spawn(move || daemon.child.wait());
@@ -137,7 +114,7 @@ impl StartingDaemon {
         let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
         let flags = Flags { token_file, ..args.flags.clone() };
         let mut command = Command::new(&program);
-        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags));
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags)?);
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
@@ -156,11 +133,7 @@ impl StartingDaemon {
         Ok(Self { child, log, log_start })
     }
 
-    async fn wait(
-        &mut self,
-        context: &Context,
-        addresses: &[SocketAddr],
-    ) -> Result<(DaemonFile, bool)> {
+    async fn wait(&mut self, context: &Context) -> Result<(DaemonFile, bool)> {
         let deadline = Instant::now() + TIMEOUT;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -175,14 +148,8 @@ impl StartingDaemon {
                     }
                 }
                 Some(status) => {
-                    if !context.json {
-                        self.show_log();
-                    }
-                    if let Some(other) = other_daemon(addresses).await {
-                        bail!("{other}");
-                    }
                     let log = self.log.display();
-                    match self.last_words().filter(|_| context.json) {
+                    match self.last_words() {
                         Some(why) => {
                             bail!("the daemon did not start ({status}): {why}; its log is {log}")
                         }
@@ -199,9 +166,6 @@ impl StartingDaemon {
                 }
             }
             if Instant::now() >= deadline {
-                if !context.json {
-                    self.show_log();
-                }
                 bail!(
                     "the daemon (pid {}) has not answered for {} s; it is still starting: see `svc status` and `svc logs`",
                     self.child.id(),
@@ -212,37 +176,12 @@ impl StartingDaemon {
         }
     }
 
-    /// The reason of the end from the log. With `--json` only the last line: the output is one
-    /// document.
+    /// The reason of the end: the last line of the log.
     fn last_words(&self) -> Option<String> {
         let text = log_since(&self.log, self.log_start).ok()?;
         let last = text.lines().rev().find(|line| !line.trim().is_empty())?.trim();
         Some(output::visible(last.strip_prefix("error: ").unwrap_or(last)))
     }
-
-    fn show_log(&self) {
-        let text = log_since(&self.log, self.log_start).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        for line in &lines[lines.len().saturating_sub(TAIL)..] {
-            output::note(&format!("  {}", output::visible(line)));
-        }
-    }
-}
-
-/// The daemon of another data folder that listens on a wanted address, if there is one.
-async fn other_daemon(addresses: &[SocketAddr]) -> Option<String> {
-    for address in addresses.iter().filter(|address| address.port() != 0) {
-        let url = Url::from_listener(*address);
-        let Ok(health) = probe(Endpoint::Tcp(url.clone())).await else { continue };
-        if health.document.server == "svc" {
-            let who = health.document.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            return Some(format!(
-                "the svc of another data folder{who} is at {url}: stop it (`svc --home DIR stop`), or choose another \
-                 address with --listen or in config.toml"
-            ));
-        }
-    }
-    None
 }
 
 fn report(context: &Context, daemon: &DaemonFile, started: bool) -> ExitResult {
@@ -277,7 +216,6 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
     }
     let stopped = stop_running(context).await?;
     let stays = daemon::stays_stopped(&context.paths);
-    let agents = agents_that_go_on(context).await;
     let document =
         json!({ "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays });
     context.print(&document, || {
@@ -285,7 +223,6 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
             Some(pid) => format!("svc stopped (pid {pid})"),
             None => "svc is not running".to_owned(),
         })?;
-        agents.iter().try_for_each(|line| output::line(line))?;
         match stopped {
             _ if stays => output::line(
                 "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
@@ -296,17 +233,6 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
             None => Ok(()),
         }
     })
-}
-
-/// A sentence about hosted agents that go on without the daemon, if there are any.
-pub(crate) async fn agents_that_go_on(context: &Context) -> Option<String> {
-    match living_hosts(context).await.len() {
-        0 => None,
-        1 => Some("1 agent keeps running without the daemon: `svc agent list` shows it, `svc agent stop` ends it".to_owned()),
-        count => Some(format!(
-            "{count} agents keep running without the daemon: `svc agent list` shows them, `svc agent stop` ends one"
-        )),
-    }
 }
 
 pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
@@ -322,24 +248,17 @@ pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
 pub(crate) async fn stop_running(context: &Context) -> Result<Option<i32>> {
     // In a folder that others can write, `daemon.json` could name any process.
     private_file::check_folder(&context.paths.home)?;
-    let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {
+    let daemon = match find_settled_daemon(context).await {
         DaemonProbe::Absent => {
             // A waiter must not start a daemon that a person wants stopped.
             daemon::forget_killed(&context.paths);
             return Ok(None);
         }
-        DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => daemon,
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::Silent { pid: Some(pid), problem } => {
-            if gone(pid, Duration::from_secs(1)).await {
-                return Ok(None);
-            }
-            bail!(
-                "process {pid} does not answer as the daemon ({problem}), so it gets no signal; if it hangs, end it with \
-                 `kill {pid}`"
-            )
+        DaemonProbe::Running(daemon, _) => daemon,
+        DaemonProbe::Unready { pid: Some(pid), .. } if gone(pid, Duration::from_secs(1)).await => {
+            return Ok(None);
         }
-        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
+        DaemonProbe::Unready { problem, .. } => bail!("{problem}"),
     };
     let pid = Pid::from_raw(daemon.pid).context("the daemon does not say which process it is")?;
     for (max_wait, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {

@@ -1,29 +1,23 @@
 //! `svc install` and `svc uninstall`: changes the files, and starts, checks or stops the daemon.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileOutcome, InstallParts, InstallRecord,
-    InstallScope, InstalledFile, Installer, KnownClient, apply, file::copy_of, probe, trust,
+    InstallScope, Installer, KnownClient, apply, probe, trust,
 };
 use svc_model::{HARMLESS_TOOLS, OWN_SCOPES};
 use svc_server::daemon::stays_stopped;
-use svc_sys::config::FileConfig;
 use svc_sys::{private_file, telemetry};
-use svc_wire::json_rpc::JsonRpcWriter;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::Command;
-use tokio::time::timeout;
 
 use super::report::{ClientChanges, FileResult, Report};
 use super::status::status;
 use super::{InstallArgs, InstallCommand, UninstallArgs, chosen, command, listed_tools, names};
-use crate::cli::daemon::{DaemonProbe, agents_that_go_on, ensure_apart, find_daemon, stop_running};
+use crate::cli::daemon::{DaemonProbe, ensure_apart, find_daemon, stop_running};
 use crate::cli::mcp::change_config;
 use crate::cli::{Context, ExitResult, UsageError};
 
@@ -32,8 +26,8 @@ const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: 
                              `svc install codex --trust-hooks`";
 
 pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult {
-    if let Some(InstallCommand::Status { clients, verbose }) = &args.command {
-        return status(context, clients, *verbose).await;
+    if let Some(InstallCommand::Status { clients }) = &args.command {
+        return status(context, clients).await;
     }
     let parts = InstallParts { server: !args.no_mcp, hooks: !args.no_hooks };
     if !parts.server && !parts.hooks {
@@ -67,7 +61,7 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         });
         results.push(ClientChanges { client, files: files.collect() });
     }
-    let mut notes = notes(&results, &locations, &command, (args, &listed));
+    let mut notes = notes(&results, &locations, (args, &listed));
     if is_nobody_here {
         // Not an error: on a new machine the daemon may be there before the first client.
         notes.push(format!(
@@ -76,14 +70,13 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         ));
     }
     let mut failures = Vec::new();
-    if !args.dry_run && parts.hooks {
-        let is_codex =
-            |result: &&mut ClientChanges| result.client == KnownClient::Codex && result.is_fine();
-        for result in results.iter_mut().filter(is_codex) {
-            match trust_hooks(&mut installer, &command, args, result).await {
-                Ok(note) => notes.extend(note),
-                Err(failure) => failures.push(failure),
-            }
+    let codex = results.iter_mut().find(|result| result.client == KnownClient::Codex);
+    if let Some(codex) = codex.filter(|codex| !args.dry_run && parts.hooks && codex.is_fine()) {
+        if args.trust_hooks {
+            let trusted = trust_hooks(&mut installer, &command, args, codex).await;
+            failures.extend(trusted.err());
+        } else if codex.is_changed() {
+            notes.push(TRUST_BY_HAND.to_owned());
         }
     }
     let granted = match grant_scopes(context, &args.scope, args.dry_run) {
@@ -106,11 +99,8 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
         }
         notes.push(note);
     }
-    if args.scope.is_empty() {
-        notes.extend(scopes_note(context));
-    }
     if !args.dry_run && args.files() == InstallScope::User {
-        notes.extend(daemon_note(context, &command, args.no_start).await);
+        notes.push(daemon_note(context, args.no_start).await);
     }
     let report =
         Report { clients: &results, settings: granted, notes: &notes, failures: &failures };
@@ -145,14 +135,6 @@ fn check_scopes(context: &Context, wanted: &[String]) -> Result<(), UsageError> 
     Err(UsageError(format!("--scope {unknown}: nothing asks for this scope; there are {known}")))
 }
 
-/// A note on the scopes that the configuration grants attended sessions, if any.
-fn scopes_note(context: &Context) -> Option<String> {
-    let file = FileConfig::load(&context.paths.config_file).ok()?;
-    let scopes = file.list("sessions.scopes").filter(|scopes| !scopes.is_empty())?;
-    let file = context.paths.config_file.display();
-    Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
-}
-
 /// Adds scopes to `[sessions] scopes`. Returns the file if it changes.
 fn grant_scopes(context: &Context, wanted: &[String], dry_run: bool) -> Result<Option<FileResult>> {
     if wanted.is_empty() {
@@ -177,52 +159,45 @@ fn grant_scopes(context: &Context, wanted: &[String], dry_run: bool) -> Result<O
     Ok((before != after).then_some((path, Ok(change))))
 }
 
-/// Trusts the hooks in Codex if the person asked for that; else returns a note on how to do it.
-/// Fails with a sentence if the person asked and Codex could not be told.
+/// Trusts the hooks in Codex. Fails with a sentence if Codex could not be told.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
     command: &ClientCommand,
     args: &InstallArgs,
     codex: &mut ClientChanges,
-) -> Result<Option<String>, String> {
+) -> Result<(), String> {
     let locations = installer.locations;
     let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), TRUST_DEADLINE).await {
-        Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.files())),
+        Some(Ok(hooks)) => match trust::written(hooks, locations, command, args.files()) {
+            none if none.is_empty() => {
+                Err("codex does not list them: it is too old, or it does not trust this project"
+                    .to_owned())
+            }
+            written => Ok(written),
+        },
         Some(Err(error)) => {
             let why = telemetry::chain(&*error);
             Err(format!("codex did not report the hashes of its hooks: {why}"))
         }
         None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
     };
-    let unlisted = "codex does not list them: it is too old, or it does not trust this project";
-    let hooks = match listed {
-        Ok(hooks) if hooks.is_empty() && args.trust_hooks => Err(unlisted.to_owned()),
-        other => other,
-    };
-    let hooks = match hooks {
-        Ok(hooks) => hooks,
-        Err(problem) if args.trust_hooks => {
-            return Err(format!(
-                "codex: its hooks are written but not trusted, so it does not run them: {problem}. Do it in codex \
-                 itself, where /hooks shows them, or try again when codex answers"
-            ));
-        }
-        Err(problem) => return Ok(Some(format!("{TRUST_BY_HAND} ({problem})"))),
-    };
+    let hooks = listed.map_err(|problem| {
+        format!(
+            "codex: its hooks are written but not trusted, so it does not run them: {problem}. Do it in codex \
+             itself, where /hooks shows them, or try again when codex answers"
+        )
+    })?;
     let hashes: Vec<(String, String)> =
         hooks.into_iter().filter(|hook| !hook.trusted).map(|hook| (hook.key, hook.hash)).collect();
     if hashes.is_empty() {
-        return Ok(None);
-    }
-    if !args.trust_hooks {
-        return Ok(Some(TRUST_BY_HAND.to_owned()));
+        return Ok(());
     }
     // Codex keeps trust in the user's file, whatever the scope of the hooks.
     let path = KnownClient::Codex.folder(locations).join("config.toml");
     let change = FileChange { path, edits: vec![Edit::Trust { hashes }] };
     let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
     codex.add(change.path, outcome);
-    Ok(None)
+    Ok(())
 }
 
 pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitResult {
@@ -263,70 +238,29 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
     let changed = results.iter().any(ClientChanges::is_changed);
     let mut notes = Vec::new();
     if changed && !args.dry_run {
-        notes.extend(unrecorded(&results, &recorded));
         notes.push("open sessions keep what they have until they end".to_owned());
         notes.extend(after_uninstall(context, args.no_stop).await);
-        notes.extend(scopes_note(context));
     }
     let report = Report { clients: &results, settings: None, notes: &notes, failures: &[] };
     report.print(context, args.dry_run, "removed")
 }
 
-/// Says that the record of an installation is missing, and which copies stay.
-fn unrecorded(results: &[ClientChanges], recorded: &[InstalledFile]) -> Vec<String> {
-    let is_known = |path: &Path| recorded.iter().any(|file| file.path == path);
-    let changed: Vec<&PathBuf> = results
-        .iter()
-        .flat_map(|result| &result.files)
-        .filter(|(path, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))) && !is_known(path))
-        .map(|(path, _)| path)
-        .collect();
-    if changed.is_empty() {
-        return Vec::new();
-    }
-    let mut notes = vec![
-        "this data folder has no record of some of these installations: what is known as svc's was removed, and Codex may \
-         keep trust in hooks that are gone ([hooks.state] in its config.toml)"
-            .to_owned(),
-    ];
-    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    let copies = changed.into_iter().map(|path| copy_of(&real(path)));
-    notes.extend(copies.filter(|copy| copy.exists()).map(|copy| {
-        format!("{} stays, as its file was changed after it was copied; remove it if you do not need it", copy.display())
-    }));
-    notes
-}
-
 fn notes(
     results: &[ClientChanges],
     locations: &ClientLocations,
-    command: &ClientCommand,
     (args, listed): (&InstallArgs, &[&str]),
 ) -> Vec<String> {
     let asks = |client: KnownClient| {
-        client.asks_for_tools(locations, &client.named_in_rules(HARMLESS_TOOLS, listed))
+        let approvals = client.approvals(locations, &client.named_in_rules(HARMLESS_TOOLS, listed));
+        approvals.is_some_and(|approvals| !approvals.missing.is_empty())
     };
     let mut notes = Vec::new();
-    if command.is_in_target() && args.files() == InstallScope::User {
-        notes.push(format!(
-            "{} is in a build folder and may go away; install it elsewhere and run `svc install` from there",
-            command.path()
-        ));
-    }
     if args.files() == InstallScope::Project {
         notes.push(
             "everybody who works on this project needs `svc` on the PATH; clients ask each of them for trust".to_owned(),
         );
     }
     for result in results {
-        let has_none =
-            args.allow_tools && result.client.grant(locations, args.files(), &[]).is_none();
-        if has_none && asks(result.client) {
-            notes.push(format!(
-                "{} keeps no such permission in this scope: `svc install {0} --allow-tools` is for yours",
-                result.client.name()
-            ));
-        }
         if result.files.is_empty() {
             notes.push(format!("{} has no configuration for a project", result.client.name()));
         }
@@ -352,42 +286,28 @@ fn notes(
     notes
 }
 
-/// Deadline for the response of `svc stdio`.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Starts the daemon unless it runs or `no_start` is set. Returns sentences that say whether
-/// clients reach it.
-async fn daemon_note(context: &Context, command: &ClientCommand, no_start: bool) -> Vec<String> {
-    let mut notes = Vec::new();
-    if matches!(find_daemon(context).await, DaemonProbe::Absent) {
-        if stays_stopped(&context.paths) {
-            let note = "the daemon stays stopped (`svc stop --stay`): `svc start` starts it";
-            return vec![note.to_owned()];
-        }
-        if no_start {
-            let note = "the daemon does not run: `svc start` or a client's next session starts it";
-            return vec![note.to_owned()];
-        }
-        match ensure_apart(context).await {
-            Ok((daemon, true)) => {
-                notes.push(format!("started the daemon: {} (pid {})", daemon.url, daemon.pid));
-            }
-            Ok((_, false)) => {}
-            Err(error) => {
-                let why = telemetry::chain(&*error);
-                return vec![format!("the daemon does not start: {why}; see `svc doctor`")];
-            }
+/// Starts the daemon unless it runs or `no_start` is set, and says in a sentence what came of that.
+async fn daemon_note(context: &Context, no_start: bool) -> String {
+    match find_daemon(context).await {
+        DaemonProbe::Absent => {}
+        DaemonProbe::Running(..) => return "the daemon runs".to_owned(),
+        DaemonProbe::Unready { problem, .. } => return problem,
+    }
+    if stays_stopped(&context.paths) {
+        return "the daemon stays stopped (`svc stop --stay`): `svc start` starts it".to_owned();
+    }
+    if no_start {
+        let note = "the daemon does not run: `svc start` or a client's next session starts it";
+        return note.to_owned();
+    }
+    match ensure_apart(context).await {
+        Ok((daemon, true)) => format!("started the daemon: {} (pid {})", daemon.url, daemon.pid),
+        Ok((_, false)) => "the daemon runs".to_owned(),
+        Err(error) => {
+            let why = telemetry::chain(&*error);
+            format!("the daemon does not start: {why}; see `svc doctor`")
         }
     }
-    notes.push(match timeout(TIMEOUT, introduce(command)).await {
-        Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
-        Ok(Err(error)) => {
-            let why = telemetry::chain(&*error);
-            format!("`svc stdio` does not reach the daemon: {why}; see `svc doctor`")
-        }
-        Err(_) => "`svc stdio` does not reach the daemon in time; see `svc doctor`".to_owned(),
-    });
-    notes
 }
 
 /// Stops the daemon after an uninstallation if no client is left and `no_stop` is not set. Returns
@@ -403,7 +323,6 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
                     "no client is left, so the daemon was stopped (pid {pid}); the next prompt in a session that \
                      is still open starts it again"
                 ));
-                notes.extend(agents_that_go_on(context).await);
             }
             Ok(None) => {}
             Err(error) => {
@@ -420,30 +339,4 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// Sends `initialize` to `svc stdio`, as a client does.
-async fn introduce(command: &ClientCommand) -> Result<()> {
-    let mut child = Command::new(command.path())
-        .args(command.arguments(InstallScope::User, &["stdio"]))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let (input, output) = (child.stdin.take(), child.stdout.take());
-    let (Some(mut input), Some(output)) = (input, output) else { anyhow::bail!("it has no input") };
-    let hello = JsonRpcWriter::new().id(&1).method("initialize").params(&json!({
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": { "name": "svc-install", "version": env!("CARGO_PKG_VERSION") },
-    }));
-    input.write_all(format!("{}\n", hello.into_text()).as_bytes()).await?;
-    let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
-    let answer: Value = serde_json::from_str(&line)?;
-    anyhow::ensure!(answer.pointer("/result/serverInfo/name") == Some(&json!("svc")), "{answer}");
-    // `svc stdio` and its session end with the input.
-    drop(input);
-    child.wait().await?;
-    Ok(())
 }

@@ -77,9 +77,6 @@ pub(super) enum InstallCommand {
         /// The clients [default: all]
         #[arg(value_name = "CLIENT")]
         clients: Vec<KnownClient>,
-        /// List all tools for which the client asks you, not only the first
-        #[arg(long)]
-        verbose: bool,
     },
 }
 

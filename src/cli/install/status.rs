@@ -21,10 +21,8 @@ use super::{chosen, command, listed_tools};
 use crate::cli::output::Screen;
 use crate::cli::{Context, ExitResult, output};
 
-const NAMED: usize = 3;
-
 /// Prints what is installed; exit code 1 if an entry has drifted.
-pub(super) async fn status(context: &Context, named: &[KnownClient], verbose: bool) -> ExitResult {
+pub(super) async fn status(context: &Context, named: &[KnownClient]) -> ExitResult {
     let expectation = expectation(context)?;
     let config = context.config(&Flags::default()).ok();
     let clients_to_show = chosen(named, |_| true);
@@ -46,7 +44,7 @@ pub(super) async fn status(context: &Context, named: &[KnownClient], verbose: bo
         }
         // Each client is printed as soon as it is known, so that a person sees the progress.
         if !context.json {
-            print(&context.screen, &status, verbose)?;
+            print(&context.screen, &status)?;
         }
         statuses.push(status);
     }
@@ -89,7 +87,7 @@ fn expectation(context: &Context) -> Result<Expectation> {
     })
 }
 
-fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> Result<()> {
+fn print(screen: &Screen, status: &ClientStatus) -> Result<()> {
     let version =
         status.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     output::line(&format!("{}{version}", status.client.name()))?;
@@ -103,7 +101,7 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> Result<()> {
         }
     }
     if let Some(approvals) = &status.approvals {
-        output::block(&tools(screen, status.client.name(), approvals, verbose))?;
+        output::block(&tools(screen, status.client.name(), approvals))?;
     }
     if let Some(abilities) = &status.abilities {
         output::block(&able(screen, status, abilities))?;
@@ -144,18 +142,16 @@ fn push_wrapped(out: &mut String, screen: &Screen, label: &str, text: &str) {
     }
 }
 
-fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool) -> String {
+fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals) -> String {
     let missing = &approvals.missing;
     let text = if missing.is_empty() {
         "called without a question".to_owned()
     } else {
-        let shown = if verbose { missing.len() } else { missing.len().min(NAMED) };
-        let more = if shown < missing.len() { ", … (--verbose names all)" } else { "" };
         format!(
-            "the client asks you before {} of {} harmless ones: {}{more}\nsvc install {client} --allow-tools",
+            "the client asks you before {} of {} harmless ones: {}\nsvc install {client} --allow-tools",
             missing.len(),
             approvals.allowed + missing.len(),
-            missing[..shown].join(", ")
+            missing.join(", ")
         )
     };
     let mut out = String::new();
@@ -168,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_are_counted_and_listed_with_verbose() {
+    fn tools_are_counted_and_named() {
         let names: Vec<&'static str> = HARMLESS_TOOLS.to_vec();
         let count = names.len();
         let approvals = ToolApprovals {
@@ -176,15 +172,10 @@ mod tests {
             allowed: 0,
             missing: names.iter().map(|name| (*name).to_owned()).collect(),
         };
-        let screen = Screen::for_tests(Some(62));
-        let few = tools(&screen, "claude-code", &approvals, false);
-        assert!(few.contains(&format!("{count} of {count} harmless ones")), "{few}");
-        assert!(few.contains(names[2]) && !few.contains(names[3]), "{few}");
-        assert!(few.contains("--verbose") && few.contains("svc install claude-code --allow-tools"));
-        let all = tools(&screen, "claude-code", &approvals, true);
-        for text in [&few, &all] {
-            assert!(text.lines().all(|line| line.len() <= 62), "{text}");
-        }
+        let all = tools(&Screen::for_tests(Some(62)), "claude-code", &approvals);
+        assert!(all.contains(&format!("{count} of {count} harmless ones")), "{all}");
+        assert!(all.contains("svc install claude-code --allow-tools"), "{all}");
+        assert!(all.lines().all(|line| line.len() <= 62), "{all}");
         for name in &names {
             assert!(all.split([' ', ',', '\n']).any(|word| word == *name), "{name} whole: {all}");
         }

@@ -229,7 +229,7 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResul
     };
     match known {
         Some(Err(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            return Err(source_missing(error, name, &[]).into());
+            return Err(source_missing(error, name).into());
         }
         None | Some(Err(ClientError::NotRunning { .. })) => {
             if let Ok(plan) = context.source_plan()
@@ -287,7 +287,7 @@ async fn approve_changes(context: &Context, name: &str) -> ExitResult {
     let client = context.client()?;
     let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            return Err(source_missing(error, name, &[]).into());
+            return Err(source_missing(error, name).into());
         }
         waiting => waiting?,
     };

@@ -138,10 +138,7 @@ async fn server(context: &Context, name: &str) -> Result<Value> {
     let client = context.client()?;
     match client.get(&path_of(name, "")?).await {
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            let page: Value = client.get(&path("/v1/sources?limit=500")?).await?;
-            let names = output::items(&page, "sources").iter();
-            let names: Vec<&str> = names.filter_map(|source| source["name"].as_str()).collect();
-            Err(source_missing(error, name, &names).into())
+            Err(source_missing(error, name).into())
         }
         found => Ok(found?),
     }

@@ -11,10 +11,8 @@ use svc_model::PeerId;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use super::{
-    OperatorPresence, inbox_path, name_of, note_successor, peer, present, reaches_nobody, send,
-};
-use crate::cli::message::{expected, needs, text_or_input};
+use super::{OperatorPresence, inbox_path, name_of, peer, present, reaches_nobody, send};
+use crate::cli::message::{expected, text_or_input};
 use crate::cli::naming::peer_found;
 use crate::cli::{Context, ExitResult, output};
 
@@ -46,13 +44,11 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     let receiver: Value = peer_found(&client, &args.name, receiver).await?;
     let to = output::cell(&receiver, "peer_id");
     present(&client).await?;
-    // The stream is opened before the question is sent, so that no answer is missed.
-    let mut answers = follow(context, &format!("peer/{}", PeerId::OPERATOR), None)?;
-    let mut deliveries = follow(context, &format!("peer/{to}"), None)?;
-    let mut changes = follow(context, "team", Some("peer.status"))?;
-    answers.open().await?;
-    deliveries.open().await?;
-    changes.open().await?;
+    // The receiver's inbox tells what becomes of the question, and the operator's has the answer.
+    // Both are followed before the question is sent, so that no answer is missed.
+    let query = [("stream_prefix", Some("peer/")), ("after", Some("latest"))];
+    let mut inboxes = Follower::new(context.discovery()?, with_query("/v1/events", &query));
+    inboxes.open().await?;
     let question = send(context, &to, json!({ "text": text, "type": "query" })).await??;
     let id = output::cell(&question, "id");
     let name = output::visible(&name_of(&receiver));
@@ -66,22 +62,8 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     let _presence = OperatorPresence::keep(context);
     let wait = AnswerWait { context, question: &question, name: &name };
     let asked = format!("asked {name}, {}", expected(&question, &receiver));
-    if args.timeout == Some(0) {
-        if context.json {
-            output::json(&question)?;
-        } else {
-            output::line(&asked)?;
-            output::line(&format!("the answer to {id} will be in `svc inbox`"))?;
-            note_successor(&client, &receiver).await;
-        }
-        // As at the end of any other time: exit code 0 means that the answer is printed.
-        return Ok(ExitCode::FAILURE);
-    }
     wait.note(&format!("{asked}; waiting for the answer to {id}, which Ctrl-C leaves open"));
-    if !context.json {
-        note_successor(&client, &receiver).await;
-    }
-    let end = wait.end(&mut answers, &mut deliveries, &mut changes);
+    let end = wait.end(&mut inboxes);
     let end = async {
         let Some(seconds) = args.timeout else { return end.await.map(Some) };
         timeout(Duration::from_secs(seconds), end).await.ok().transpose()
@@ -108,12 +90,6 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     }
 }
 
-fn follow(context: &Context, stream: &str, kind: Option<&str>) -> Result<Follower> {
-    let query = [("stream", Some(stream)), ("kind", kind), ("after", Some("latest"))];
-    let path = with_query("/v1/events", &query);
-    Ok(Follower::new(context.discovery()?, path))
-}
-
 struct AnswerWait<'a> {
     context: &'a Context,
     question: &'a Value,
@@ -121,21 +97,34 @@ struct AnswerWait<'a> {
 }
 
 impl AnswerWait<'_> {
-    async fn end(
-        &self,
-        answers: &mut Follower,
-        deliveries: &mut Follower,
-        changes: &mut Follower,
-    ) -> Result<AskEnd> {
+    async fn end(&self, inboxes: &mut Follower) -> Result<AskEnd> {
+        let own_inbox = format!("peer/{}", PeerId::OPERATOR);
         loop {
-            // All three futures are cancel-safe.
-            let end = tokio::select! {
-                item = changes.next() => {
-                    self.tell_change(item?).await?;
+            let end = match inboxes.next().await? {
+                Some(FollowItem::Event { data, .. }) => {
+                    let event: Value = serde_json::from_str(&data)?;
+                    let message = &event["data"];
+                    if message["id"] == self.question["id"] {
+                        self.lost(message)
+                    } else if event["kind"] == "message.queued" && event["stream"] == own_inbox {
+                        let message = self.message(message).await?;
+                        self.is_answer(&message).then_some(AskEnd::Answer(message))
+                    } else {
+                        None
+                    }
+                }
+                // Events of the outage may be missing.
+                Some(FollowItem::Resumed | FollowItem::Gap(_)) => {
+                    match self.waiting_answer().await? {
+                        Some(answer) => Some(AskEnd::Answer(answer)),
+                        None => self.lost(&self.message(self.question).await?),
+                    }
+                }
+                Some(FollowItem::Disconnected { .. }) => {
+                    self.note("lost the daemon; the wait continues when it answers");
                     None
                 }
-                item = answers.next() => self.answer(item?).await?.map(AskEnd::Answer),
-                item = deliveries.next() => self.delivery(item?).await?,
+                None => bail!("the stream of the inboxes has ended"),
             };
             if let Some(end) = end {
                 return Ok(end);
@@ -143,54 +132,8 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// Says that the receiver has gone, or needs a person: its answer may take a while from then
-    /// on.
-    async fn tell_change(&self, item: Option<FollowItem>) -> Result<()> {
-        let Some(FollowItem::Event { data, .. }) = item else { return Ok(()) };
-        let event: Value = serde_json::from_str(&data)?;
-        let change = &event["data"];
-        if change["peer_id"] != self.question["to_peer"] {
-            return Ok(());
-        }
-        match change["status"].as_str() {
-            Some("offline") => {
-                let id = output::cell(self.question, "id");
-                self.note(&format!(
-                    "{} has gone; the question {id} waits for it, and Ctrl-C leaves it open",
-                    self.name
-                ));
-            }
-            Some("waiting") => {
-                let receiver =
-                    peer(&self.context.client()?, &output::cell(change, "peer_id")).await;
-                if let Some(needs) = needs(&receiver) {
-                    self.note(&format!("{} is waiting: {needs}", self.name));
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    async fn answer(&self, item: Option<FollowItem>) -> Result<Option<Value>> {
-        match item {
-            Some(FollowItem::Event { data, .. }) => {
-                let event: Value = serde_json::from_str(&data)?;
-                if event["kind"] != "message.queued" {
-                    return Ok(None);
-                }
-                let id = output::cell(&event["data"], "id");
-                let message = self.read(&format!("/v1/messages/{}", encode(&id))).await?;
-                Ok(self.is_answer(&message).then_some(message))
-            }
-            // Events of the outage may be missing.
-            Some(FollowItem::Resumed | FollowItem::Gap(_)) => self.waiting_answer().await,
-            Some(FollowItem::Disconnected { .. }) => {
-                self.note("lost the daemon; the wait continues when it answers");
-                Ok(None)
-            }
-            None => bail!("the stream of your inbox has ended"),
-        }
+    async fn message(&self, known: &Value) -> Result<Value> {
+        self.read(&format!("/v1/messages/{}", encode(&output::cell(known, "id")))).await
     }
 
     /// The answer, if it waits in the operator's inbox.
@@ -224,28 +167,10 @@ impl AnswerWait<'_> {
     }
 
     /// The end of the question itself, if it was not delivered.
-    async fn delivery(&self, item: Option<FollowItem>) -> Result<Option<AskEnd>> {
-        match item {
-            Some(FollowItem::Event { data, .. }) => {
-                let event: Value = serde_json::from_str(&data)?;
-                if event["data"]["id"] == self.question["id"] {
-                    return Ok(self.state(&output::cell(&event["data"], "state")));
-                }
-                Ok(None)
-            }
-            Some(FollowItem::Resumed | FollowItem::Gap(_)) => {
-                let id = output::cell(self.question, "id");
-                let question = self.read(&format!("/v1/messages/{}", encode(&id))).await?;
-                Ok(self.state(&output::cell(&question, "state")))
-            }
-            Some(FollowItem::Disconnected { .. }) => Ok(None),
-            None => bail!("the stream of {}'s inbox has ended", self.name),
-        }
-    }
-
-    fn state(&self, state: &str) -> Option<AskEnd> {
-        match state {
-            "undeliverable" | "refused" | "expired" => return Some(AskEnd::Lost(state.to_owned())),
+    fn lost(&self, question: &Value) -> Option<AskEnd> {
+        let state = output::cell(question, "state");
+        match state.as_str() {
+            "undeliverable" | "refused" | "expired" => return Some(AskEnd::Lost(state)),
             // `offered` is too early: the hook may time out, and then the model does not have the
             // question.
             "injected" => self.note(&format!("{} has the question", self.name)),

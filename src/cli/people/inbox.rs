@@ -1,6 +1,5 @@
 //! `svc inbox`: messages and requests that wait for the operator.
 
-use std::collections::HashMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -8,8 +7,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, with_object};
 
-use super::{inbox_path, name_of, open_questions, option_ids, peer, present, wants};
+use super::{inbox_path, name_of, open_questions, present};
 use crate::cli::agent_list::is_hosted;
+use crate::cli::naming::peer_names;
 use crate::cli::peer::{only_at_terminal, waits_at_terminal};
 use crate::cli::{Context, ExitResult, output};
 
@@ -102,6 +102,17 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> Re
     Ok(())
 }
 
+/// What whoever opened a request wants of a person.
+fn wants(request: &Value) -> &'static str {
+    if request["kind"] == "question" { "asks a question" } else { "needs permission" }
+}
+
+fn option_ids(request: &Value) -> String {
+    let options = output::items(request, "options").iter();
+    let ids = options.map(|option| output::visible(&output::cell(option, "option_id")));
+    ids.collect::<Vec<_>>().join(", ")
+}
+
 fn asked_call(request: &Value) -> String {
     let mut lines = Vec::new();
     if let Some(folder) = request["cwd"].as_str() {
@@ -147,13 +158,10 @@ async fn print(context: &Context, client: &Client, page: &Value, waiting: usize)
         let empty = "your inbox is empty; `svc ask NAME …` asks an agent, `svc agent list` shows who is here";
         return if waiting > 0 { Ok(()) } else { output::line(empty) };
     }
-    let mut names: HashMap<String, String> = HashMap::new();
+    let names = peer_names(client, "peer_id").await;
     for message in messages {
         let from = output::cell(message, "from_peer");
-        if !names.contains_key(&from) {
-            names.insert(from.clone(), name_of(&peer(client, &from).await));
-        }
-        output::block(&letter(context, message, &names[&from]))?;
+        output::block(&letter(context, message, names.get(&from).unwrap_or(&from)))?;
     }
     if let Some(cursor) = page["next_cursor"].as_str() {
         output::note(&format!("there is more: svc inbox --cursor {cursor}"));

@@ -17,8 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::message::{expected, text_or_input};
-use super::naming::{AdvisedError, all_items, message_found, peer_found};
-use super::peer::only_at_terminal;
+use super::naming::{AdvisedError, all_items, peer_found};
 use super::{Context, ExitResult, UsageError, output};
 
 pub(super) use ask::{AskArgs, ask};
@@ -34,8 +33,6 @@ macro_rules! which_one {
     };
 }
 pub(super) use which_one;
-
-const FIRST_WORDS: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct TellArgs {
@@ -72,11 +69,10 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     let answered = if args.message == LATEST {
         match open_questions(&client, 1).await?.pop() {
             Some(question) => question,
-            None => return Err(no_open_question(&client).await.into()),
+            None => return Err(no_open_question().into()),
         }
     } else {
-        let answered = client.get(&format!("/v1/messages/{}", encode(&args.message))).await;
-        message_found(&client, &args.message, answered).await?
+        client.get(&format!("/v1/messages/{}", encode(&args.message))).await?
     };
     let id = output::cell(&answered, "id");
     if answered["to_peer"] != PeerId::OPERATOR {
@@ -88,50 +84,15 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     });
     let sent = send(context, &output::cell(&answered, "from_peer"), body).await??;
     client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": [id] })).await?;
-    let result = report_sent(context, &client, &sent).await;
-    if !context.json && result.is_ok() {
-        let (from, text) = (output::cell(&answered, "from_peer"), output::cell(&answered, "text"));
-        let from = name_of(&peer(&client, &from).await);
-        let verb = if answered["type"] == "query" { "asked" } else { "said" };
-        let (from, beginning) = (output::visible(&from), first_words(&text));
-        output::line(&format!("it answers what {from} {verb}: {beginning}"))?;
-    }
-    result
+    report_sent(context, &client, &sent).await
 }
 
-/// The error for an inbox without open questions; names the command for an open request.
-async fn no_open_question(client: &Client) -> AdvisedError {
+fn no_open_question() -> AdvisedError {
     let problem =
         ClientProblem::stated(StatusCode::NOT_FOUND, "not_found", "no question to you is open");
-    let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
-    let page: Value = client.get("/v1/requests?open=true&limit=1").await.unwrap_or_default();
-    let request = output::items(&page, "requests").first();
-    let advice = match request.filter(|request| !only_at_terminal(request)) {
-        None => advice.to_owned(),
-        Some(request) => {
-            let cell = |key| output::visible(&output::cell(request, key));
-            let key = cell("session_key");
-            // The session of a person is no agent of svc.
-            let command = match request["agent_id"].as_str() {
-                Some(_) => format!("svc agent answer {key} latest OPTION"),
-                None => format!("svc answer {} OPTION", cell("request_id")),
-            };
-            let (wants, title, options) = (wants(request), cell("title"), option_ids(request));
-            format!("{key} {wants} ({title}), and `{command}` answers that ({options})")
-        }
-    };
-    AdvisedError::new(ClientError::Problem(Box::new(problem)), &advice)
-}
-
-/// What whoever opened a request wants of a person.
-fn wants(request: &Value) -> &'static str {
-    if request["kind"] == "question" { "asks a question" } else { "needs permission" }
-}
-
-fn option_ids(request: &Value) -> String {
-    let options = output::items(request, "options").iter();
-    let ids = options.map(|option| output::visible(&output::cell(option, "option_id")));
-    ids.collect::<Vec<_>>().join(", ")
+    let advice = "`svc tell NAME …` says something, `svc reply ID …` answers another message, and `svc answer` what \
+                  needs permission";
+    AdvisedError::new(ClientError::Problem(Box::new(problem)), advice)
 }
 
 /// Questions to the operator that nobody has answered, the latest first, at most `most`.
@@ -140,15 +101,6 @@ async fn open_questions(client: &Client, most: usize) -> Result<Vec<Value>, Clie
     let path = with_query("/v1/messages", &query);
     let is_to_operator = |message: &Value| message["to_peer"] == PeerId::OPERATOR;
     all_items(client, &path, "messages", most, is_to_operator).await
-}
-
-fn first_words(text: &str) -> String {
-    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = words.char_indices().nth(FIRST_WORDS) {
-        words.truncate(end);
-        words.push('…');
-    }
-    output::visible(&words)
 }
 
 /// Sends a message exactly once, also when the daemon ends before it answers.
@@ -170,35 +122,12 @@ async fn report_sent(context: &Context, client: &Client, sent: &Value) -> ExitRe
     }
     let when = expected(sent, &receiver);
     output::line(&format!("sent {} to {name}, {when}", output::cell(sent, "id")))?;
-    note_successor(client, &receiver).await;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Whether the receiver has ended, so that the message cannot be delivered.
 fn reaches_nobody(sent: &Value) -> bool {
     sent["delivery"] == "never" || sent["state"] == "undeliverable"
-}
-
-/// Says who else of the same client is here in the folder of one who is away: that one may be
-/// meant.
-async fn note_successor(client: &Client, receiver: &Value) {
-    let cell = |key| output::cell(receiver, key);
-    if cell("status") != "offline" || receiver["path"].is_null() {
-        return;
-    }
-    let (backend, path) = (cell("backend"), cell("path"));
-    let query = [("backend", Some(&*backend)), ("path", Some(&*path)), ("live", Some("true"))];
-    // The message is stored; a failure to list other peers is not a failure of the command.
-    let page: Value = client.get(&with_query("/v1/peers", &query)).await.unwrap_or_default();
-    let names: Vec<String> = output::items(&page, "peers")
-        .iter()
-        .filter(|peer| peer["role"] == receiver["role"])
-        .map(|peer| output::visible(&name_of(peer)))
-        .collect();
-    if !names.is_empty() {
-        let verb = if names.len() == 1 { "is" } else { "are" };
-        output::note(&format!("svc: {} {verb} here in the same folder", names.join(", ")));
-    }
 }
 
 fn inbox_path(rest: &str) -> String {
@@ -249,28 +178,15 @@ impl AnswerArgs {
     }
 }
 
-/// The error for a request without an option: names those that there are.
-async fn no_option(client: &Client, request: &str) -> UsageError {
-    let page: Value = client.get("/v1/requests?open=true&limit=500").await.unwrap_or_default();
-    let is_it = |it: &&Value| {
-        let is_named = || it["request_id"].as_str().is_some_and(|id| id.starts_with(request));
-        !only_at_terminal(it) && (request == LATEST || is_named())
-    };
-    let open = output::items(&page, "requests").iter().find(is_it);
-    let known = match open {
-        Some(open) => format!("its options are: {}", option_ids(open)),
-        None if request == LATEST => "no request is open".to_owned(),
-        None => format!("no request {} is open", output::visible(request)),
-    };
-    let usage = "svc answer [REQUEST] OPTION [TEXT]";
-    UsageError(format!("say which option, or - for words alone: `{usage}`; {known}"))
-}
-
 pub(super) async fn answer(context: &Context, args: AnswerArgs) -> ExitResult {
     let confirm = args.confirm;
     let (request, option, text) = args.split()?;
     let client = context.client()?;
-    let Some(option) = option else { return Err(no_option(&client, &request).await.into()) };
+    let Some(option) = option else {
+        let usage = "say which option, or - for words alone: `svc answer [REQUEST] OPTION [TEXT]`; \
+                     `svc inbox` shows the options";
+        bail!(UsageError(usage.to_owned()));
+    };
     let option_id = (option != "-").then_some(option);
     let body = json!({ "option_id": option_id, "text": text, "confirm": confirm });
     let path = format!("/v1/requests/{}/answer", encode(&request));

@@ -124,7 +124,7 @@ pub(super) fn runs(round: &Round<'_>) -> Kept {
             break;
         }
         let title = format!("run-{}-{number}", round.number);
-        let args = ["task", "run", "-q", "--title", &title, "--", "sh", "-c", &script];
+        let args = ["task", "run", "--title", &title, "--", "sh", "-c", &script];
         let ran = run(round.home, &args, "");
         if round.goes_on() {
             assert_eq!(ran.code, Some(0), "{ran:?}");

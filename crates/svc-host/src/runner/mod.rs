@@ -54,6 +54,8 @@ pub struct Run<O> {
 
 #[derive(Debug)]
 pub struct RunReport {
+    /// The task, if the daemon made it.
+    pub task: Option<TaskDocument>,
     pub exit: RunExit,
     pub outcome: SendOutcome,
     /// The spool file, if it has events that the daemon may still take.
@@ -114,10 +116,10 @@ impl<O: RunObserver> Run<O> {
         let no_task = CancellationToken::new();
         let sending = tokio::spawn(send(sender, task, progress_seen, no_task.clone()));
         let (mut announced, teller) = (task_seen.clone(), Arc::clone(&observer));
-        let mut announcing = tokio::spawn(async move {
-            if let Some(task) = made(&mut announced).await {
-                teller.task_made(&task).await;
-            }
+        let announcing = tokio::spawn(async move {
+            let task = made(&mut announced).await?;
+            teller.task_made(&task);
+            Some(task)
         });
 
         let (frames, queue) = mpsc::channel(QUEUE);
@@ -144,20 +146,7 @@ impl<O: RunObserver> Run<O> {
             outcome = sending => outcome?,
             never = abandon(&mut signals, &recorder.progress) => match never {},
         };
-        let has_end = match outcome {
-            SendOutcome::Complete => appended.is_ok(),
-            SendOutcome::TaskClosed(_) => true,
-            _ => false,
-        };
-        if has_end {
-            observer.all_sent();
-            // The observer may still be showing what the daemon has of the task.
-            tokio::select! {
-                shown = &mut announcing => shown?,
-                _ = signals.next() => observer.mute(),
-            }
-        }
-        announcing.abort();
+        let task = announcing.await?;
         let leftover = match outcome {
             SendOutcome::Complete | SendOutcome::NoTask(_) | SendOutcome::TaskClosed(_) => {
                 recorder.spool.discard();
@@ -171,7 +160,7 @@ impl<O: RunObserver> Run<O> {
                 Some(recorder.spool.path.clone())
             }
         };
-        Ok(RunReport { exit, outcome, leftover })
+        Ok(RunReport { task, exit, outcome, leftover })
     }
 
     fn into_sender(self, max_wait: Duration) -> Result<(EventSender<O>, Spool, EventNumbering)> {

@@ -266,13 +266,8 @@ pub trait RunObserver: Send + Sync + 'static {
     /// Bytes as the program printed them. The program's pipe is not read while this is pending.
     fn output(&self, pipe: FrameKind, bytes: &[u8]) -> impl Future<Output = ()> + Send;
 
-    /// The daemon has created the task. The run goes on meanwhile. At its end it waits for this,
-    /// unless events are left that the daemon did not take.
-    fn task_made(&self, task: &TaskDocument) -> impl Future<Output = ()> + Send;
-
-    /// The program has ended, the daemon has its last event, and the run waits for
-    /// [`Self::task_made`] alone.
-    fn all_sent(&self);
+    /// The daemon has created the task. Must not block.
+    fn task_made(&self, task: &TaskDocument);
 
     /// Stops showing output: after a second signal, a stalled reader must not delay the end.
     fn mute(&self);

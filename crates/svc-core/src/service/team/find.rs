@@ -204,8 +204,8 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
 
 fn candidate(peer: &Peer) -> Candidate {
     let folder = peer.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
-    let (status, since) = (peer.status.as_str(), peer.registered_at);
-    let about = format!("{status}, {}{folder} since {since}", peer.backend);
+    let (name, status, since) = (&peer.display_name, peer.status.as_str(), peer.registered_at);
+    let about = format!("{name}, {status}, {}{folder} since {since}", peer.backend);
     Candidate { id: peer.peer_id.as_str().to_owned(), about }
 }
 
