@@ -87,10 +87,6 @@ pub fn run() -> ExitCode {
 
 /// `svc help COMMAND WORD` is `svc COMMAND WORD --help`, also where WORD is no subcommand.
 fn help(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = words.collect();
-    if words == ["hook", "wait"] {
-        return hook::print_wait_help();
-    }
     let line = [OsString::from("svc")].into_iter().chain(words).chain(["--help".into()]);
     parse(&line.collect::<Vec<_>>())
 }

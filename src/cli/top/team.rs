@@ -134,6 +134,7 @@ pub(super) fn wait_words(wait: &WaitingFor) -> String {
         WaitingKind::Permission => "needs permission",
         WaitingKind::Question => "asks its person",
         WaitingKind::Limit => "has reached its usage limit",
+        WaitingKind::Reply => "waits for a reply",
     };
     match wait.title.as_deref().unwrap_or_default() {
         "" => what.to_owned(),

@@ -1,11 +1,6 @@
 //! What every service uses: the store, the clock, ids, and durations that a test shortens.
 
-use std::{
-    collections::HashMap,
-    ops::Deref,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, ops::Deref, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use svc_model::{

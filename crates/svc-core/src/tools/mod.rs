@@ -34,7 +34,6 @@ pub use call::{
     UnhandedAnswers,
 };
 pub use catalogue::{Catalogue, ChildTools, DelegatedCall, Descriptor};
-pub use events::ListedEvent;
 pub use hooks::HOOK_EVENT;
 pub use schema::{HeaderParam, ParamKind};
 pub use tool::{Annotations, ForeignDeclaration, ForeignEntry, Pace, Tool};

@@ -36,28 +36,16 @@ impl DirectRow for RequestRow {
             None => (noted, None),
             Some(_) => (None, noted.and_then(|noted| noted.text)),
         };
-        let session_key = match agent_id {
-            Some(_) => session.clone(),
-            None => Self::key_of_attended(&owned, &session, prompt.as_ref()),
-        };
+        let id = AgentRequestId::from(request_id);
         Ok(Self {
-            request_id: request_id.into(),
-            agent_id,
-            session_key,
-            session,
-            peer_id: None,
-            owned,
-            kind,
-            title,
-            cwd,
             tool,
-            prompt,
-            options,
-            opened_at,
-            deadline,
             answering,
+            cwd,
+            options,
+            deadline,
             closed_at,
             answer: answered_by.map(|by| RequestAnswerRow { option_id, text, by }),
+            ..Self::new(id, agent_id, (session, owned), (kind, title), prompt, opened_at)
         })
     }
 }

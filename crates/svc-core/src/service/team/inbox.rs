@@ -662,9 +662,9 @@ mod tests {
         for (bound, refused) in [(1, 0), (1, 1), (2, 0)] {
             let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
             let core = &services.team.core;
-            let clock = Arc::clone(&core.clock);
-            let settings = SessionSettings::default();
-            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning, settings);
+            let (store, clock) = (test.store.clone(), Arc::clone(&core.clock));
+            let (settings, attended) = (SessionSettings::default(), core.attended);
+            let core = Core::new(store, clock, core.ids.clone(), &tuning, settings, attended);
             let (from, tool) = ("operator".to_owned(), SourceTool::PeerBroadcast);
             let mut outgoing =
                 OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);
