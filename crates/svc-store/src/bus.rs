@@ -186,16 +186,19 @@ impl Bus {
         self.position.fetch_update(Relaxed, Relaxed, next).ok();
     }
 
+    #[cfg(any(test, feature = "postgres"))]
     pub(crate) fn position(&self) -> i64 {
         self.position.load(Relaxed)
     }
 
     /// The streams that have a listener; `None` if somebody listens to all.
+    #[cfg(feature = "postgres")]
     pub(crate) fn listened(&self) -> Option<Vec<String>> {
         let is_all = self.everything.level.receiver_count() > 0;
         (!is_all).then(|| self.listened_streams())
     }
 
+    #[cfg(feature = "postgres")]
     pub(crate) fn listened_streams(&self) -> Vec<String> {
         self.lock().keys().map(ToString::to_string).collect()
     }
@@ -429,6 +432,7 @@ impl Version {
     }
 }
 
+#[cfg(feature = "postgres")]
 impl Version {
     /// Counts a commit of another connection.
     pub(crate) fn count_other(&self) {

@@ -63,6 +63,10 @@ mod bus;
 mod columns;
 mod error;
 pub mod families;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(not(feature = "postgres"))]
+#[path = "without_postgres.rs"]
 mod postgres;
 mod readers;
 mod rows;
@@ -83,7 +87,7 @@ pub use error::{
     CopyError, EngineError, MigrateError, RestoreError, Result, StoreError, StoreTrouble,
 };
 pub use families::UndeliveredChoice;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;
 pub use postgres::{inspect_server, look_at_server, migrate_server, move_to_file, move_to_server};
 pub use rows::*;

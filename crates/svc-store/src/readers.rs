@@ -16,12 +16,14 @@ use crate::{
     sqlite::direct_connection::{ReadConnections, each},
 };
 
+#[cfg(feature = "postgres")]
 use crate::postgres::PgReaders;
 
 /// The connections that read. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) enum Readers {
     Sqlite(FileReaders),
+    #[cfg(feature = "postgres")]
     Postgres(PgReaders),
 }
 
@@ -37,6 +39,7 @@ impl Readers {
     pub(super) fn file(&self) -> Option<&FileReaders> {
         match self {
             Self::Sqlite(file) => Some(file),
+            #[cfg(feature = "postgres")]
             Self::Postgres(_) => None,
         }
     }
@@ -44,6 +47,7 @@ impl Readers {
     pub(super) fn trouble(&self) -> Option<StoreTrouble> {
         match self {
             Self::Sqlite(_) => None,
+            #[cfg(feature = "postgres")]
             Self::Postgres(readers) => readers.trouble(),
         }
     }
@@ -51,6 +55,7 @@ impl Readers {
     pub(super) async fn released(&self) {
         match self {
             Self::Sqlite(_) => std::future::pending().await,
+            #[cfg(feature = "postgres")]
             Self::Postgres(readers) => readers.released().await,
         }
     }
@@ -58,7 +63,10 @@ impl Readers {
     /// Publishes commits of other connections on the bus. No other connection writes to a file.
     pub(super) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
         match self {
-            Self::Sqlite(_) => {}
+            Self::Sqlite(_) => {
+                let _ = (bus, version);
+            }
+            #[cfg(feature = "postgres")]
             Self::Postgres(readers) => readers.follow(bus, version),
         }
     }
@@ -69,6 +77,7 @@ impl Readers {
                 file.rows.close().await;
                 file.frames.close().await;
             }
+            #[cfg(feature = "postgres")]
             Self::Postgres(readers) => Box::pin(readers.close()).await,
         }
     }
@@ -211,6 +220,7 @@ impl Rows for ReadSource<'_> {
                 });
                 read.await
             }
+            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => {
                 let mut take = |row: &sqlx::postgres::PgRow| rows.take(row);
                 Box::pin(readers.each(sql, values, &mut take)).await?;

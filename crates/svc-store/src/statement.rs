@@ -126,6 +126,7 @@ impl From<sqlx::Error> for StoreError {
             | sqlx::Error::Protocol(_)
             | sqlx::Error::PoolTimedOut => Self::Unavailable(known),
             sqlx::Error::Database(reason) => {
+                #[cfg(feature = "postgres")]
                 if let Some(error) = crate::postgres::reported(&**reason, &known) {
                     return error;
                 }

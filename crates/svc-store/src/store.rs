@@ -72,8 +72,9 @@ impl Store {
     /// Opens a database of PostgreSQL and, if asked, migrates it to our version.
     ///
     /// # Errors
-    /// [`MigrateError::Refused`] if the server does not meet the store's requirements;
-    /// [`MigrateError::InUse`] if another daemon has the database.
+    /// [`MigrateError::Refused`] if the server does not meet the store's requirements, and in a
+    /// program without PostgreSQL; [`MigrateError::InUse`] if another daemon has the database.
+    #[cfg(feature = "postgres")]
     #[boxed(?Send)]
     pub async fn open_postgres(
         options: &PostgresOptions,
@@ -84,6 +85,16 @@ impl Store {
         let direct = WriteConnection::Postgres(Box::new(writer));
         let path = Path::new(&options.url.shown()).into();
         Ok(Self::start(direct, Readers::Postgres(readers), path, machine, clock).await?)
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    #[boxed(?Send)]
+    pub async fn open_postgres(
+        _options: &PostgresOptions,
+        _machine: &ThisMachine,
+        _clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), MigrateError> {
+        Err(crate::postgres::refused())
     }
 
     async fn start(

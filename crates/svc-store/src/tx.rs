@@ -17,6 +17,7 @@ use crate::{
     statement::value,
 };
 
+#[cfg(feature = "postgres")]
 use crate::postgres::PgWriter;
 
 /// The write side of the database. The writer owns the only instance and lends it to one job at a
@@ -285,11 +286,13 @@ impl Rows for WriteConnection {
 
 /// Maximum savepoints of one transaction. PostgreSQL keeps 64 subtransactions in memory and becomes
 /// slow beyond them.
+#[cfg(feature = "postgres")]
 const SAVEPOINTS: usize = 32;
 
 #[derive(Debug)]
 pub(super) enum WriteConnection {
     Sqlite(DirectConnection),
+    #[cfg(feature = "postgres")]
     Postgres(Box<PgWriter>),
 }
 
@@ -300,6 +303,7 @@ macro_rules! forward {
     ($connection:ident.$method:ident($($argument:expr),*)) => {
         match $connection {
             WriteConnection::Sqlite(connection) => connection.$method($($argument),*),
+            #[cfg(feature = "postgres")]
             WriteConnection::Postgres(connection) => {
                 Box::pin(connection.$method($($argument),*)).await
             }
@@ -329,6 +333,7 @@ impl WriteConnection {
                 let closed = tokio::task::spawn_blocking(move || connection.close()).await;
                 closed.map_err(|_| StoreError::Panicked).flatten()
             }
+            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => Box::pin(connection.close()).await,
         }
     }

@@ -104,13 +104,16 @@ pub(crate) struct MoveMark {
 impl MoveMark {
     pub(crate) const MOVING_TO: &str = "moving_to";
     pub(crate) const MOVED_TO: &str = "moved_to";
+    #[cfg(feature = "postgres")]
     pub(crate) const MOVED_FROM: &str = "moved_from";
+    #[cfg(feature = "postgres")]
     pub(crate) const NAMES: [&str; 3] = [Self::MOVING_TO, Self::MOVED_TO, Self::MOVED_FROM];
 
     pub(crate) fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
+    #[cfg(feature = "postgres")]
     pub(crate) fn text(&self) -> String {
         serde_json::to_string(self).expect("texts have a JSON form")
     }

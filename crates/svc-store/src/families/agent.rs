@@ -574,6 +574,7 @@ mod tests {
         check_removal(&test.store).await;
     }
 
+    #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn an_agent_is_removed_from_a_server_whole() {
         if !crate::postgres::testing::is_installed() {

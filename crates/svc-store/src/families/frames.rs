@@ -55,6 +55,7 @@ impl FrameReads<'_> {
         let name = name.clone();
         let readers = match &self.store.readers {
             Readers::Sqlite(file) => &file.frames,
+            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => {
                 let read = server::of_stream(readers, stream, &name, after, framing, pages);
                 return Box::pin(read).await;
@@ -96,6 +97,7 @@ impl FrameReads<'_> {
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let readers = match &self.store.readers {
             Readers::Sqlite(file) => &file.frames,
+            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => {
                 let page = Box::pin(server::of_feed(readers, scope, after, until, head)).await?;
                 return Ok(Some(FramePage { more: page.cursor < head, ..page.finish() }));
@@ -188,6 +190,7 @@ impl PageText {
 
 /// Pages of a replay from PostgreSQL. A server sends all rows of a query, wanted or not, so each
 /// query asks for some. The rows of the next one are read while the receiver takes these pages.
+#[cfg(feature = "postgres")]
 mod server {
     use std::{mem, time::Duration};
 
@@ -346,6 +349,7 @@ mod server {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "postgres")]
     use std::sync::Arc;
 
     use svc_model::{Event, ManualClock, Reader};
@@ -420,6 +424,7 @@ mod tests {
         check_joined_pages(&test.store, &test.clock).await;
     }
 
+    #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn joined_pages_of_a_server_contain_every_event_once() {
         if !crate::postgres::testing::is_installed() {

@@ -103,6 +103,7 @@ impl Upkeep<'_> {
     pub async fn size(&self) -> Result<StoreSize> {
         let file = match &self.store.readers {
             Readers::Sqlite(file) => file,
+            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => return readers.size().await,
         };
         let version = "select max(version) from _sqlx_migrations";
@@ -118,6 +119,7 @@ impl Upkeep<'_> {
     pub async fn server(&self) -> Result<Option<ServerReport>> {
         match &self.store.readers {
             Readers::Sqlite(_) => Ok(None),
+            #[cfg(feature = "postgres")]
             Readers::Postgres(readers) => readers.report().await.map(Some),
         }
     }

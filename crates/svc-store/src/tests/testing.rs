@@ -17,17 +17,17 @@ use crate::{
     store::{Store, Writer},
 };
 
+#[cfg(all(test, feature = "postgres"))]
+use crate::{PostgresOptions, postgres::testing::new_database};
 #[cfg(test)]
 use crate::{
-    PostgresOptions,
     columns::{DirectRow, EngineRow, read_row},
     families::frames,
-    postgres::testing::new_database,
     sqlite::direct_connection::each,
 };
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres"))]
 use std::time::Duration;
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres"))]
 use svc_sys::config::ListenMode;
 
 #[derive(Debug)]
@@ -110,12 +110,12 @@ impl TestStore {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres"))]
 pub(crate) async fn open_on_server(clock: Arc<ManualClock>) -> (Store, Writer) {
     open_in_database(&new_database(), ListenMode::Notify, clock).await
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres"))]
 pub(crate) async fn open_in_database(
     url: &str,
     listen: ListenMode,
