@@ -172,8 +172,18 @@ pub(super) fn arguments_of(flags: &Flags) -> anyhow::Result<Vec<String>> {
     };
     let mcp_config = flags.mcp_config.iter().map(file).collect();
     let flags = Flags { mcp_config, log_file: None, ..flags.clone() };
-    let given = serde_json::to_value(flags).context("a path is not UTF-8")?;
     let mut out = Vec::new();
+    let files = [
+        ("--token-file", &flags.token_file),
+        ("--store-password-file", &flags.store_password_file),
+    ];
+    for (flag, file) in files {
+        if let Some(file) = file {
+            out.extend([flag.to_owned(), file.to_str().context("a path is not UTF-8")?.to_owned()]);
+        }
+    }
+    // Files are not among these values.
+    let given = serde_json::to_value(&flags)?;
     for (name, value) in given.as_object().into_iter().flatten() {
         let flag = format!("--{}", name.replace('_', "-"));
         match value {

@@ -30,7 +30,11 @@ pub(super) fn routes(api: Api) -> Api {
         .delete("/v1/tokens/{id}", "Take a session token back (operator)", revoke)
         .post("/v1/token/rotate", "Replace the operator token (operator)", rotate)
         .get("/v1/projects", "Projects with their folders, by name (operator, read_all)", projects)
-        .post("/v1/projects/move", "Let a folder follow its remote (operator)", move_folder)
+        .post(
+            "/v1/projects/move",
+            "Let a folder follow the remote that its repository has now (operator)",
+            move_folder,
+        )
         .post(DAEMON_PROOF, proof.open(), prove)
 }
 

@@ -56,13 +56,17 @@ pub(super) fn routes(api: Api) -> Api {
         .get("/v1/hosts/{id}", "An agent, by its id or its session key", show)
         .post("/v1/hosts/{id}/send", "Give an agent input", send)
         .post("/v1/hosts/{id}/answer", answered("Answer what an agent asks"), answer)
-        .post("/v1/hosts/{id}/interrupt", "End its turn, not the agent", interrupt)
+        .post("/v1/hosts/{id}/interrupt", "End an agent's turn, not the agent", interrupt)
         .post("/v1/hosts/{id}/stop", "End an agent", stop)
         .get("/v1/hosts/{id}/history", "What was said, also after the end", history)
         .list("/v1/requests", "What agents ask, the latest first", requests)
         .post("/v1/requests/{id}/answer", answered("Answer a request"), approve)
         .post("/v1/prompts/{id}/hold", hold, hold_prompt)
-        .post("/v1/prompts/{id}/printed", "Say that the answer to it is printed", printed)
+        .post(
+            "/v1/prompts/{id}/printed",
+            "Say that the answer to a held prompt is printed",
+            printed,
+        )
         .post("/v1/handovers/hold", texts, hold_texts)
         .post("/v1/handovers/{id}/report", reported, report)
         .post("/v1/send_message", dispatch, send_message)

@@ -24,12 +24,20 @@ use super::{
 
 pub(super) fn routes(api: Api) -> Api {
     api.list("/v1/peers", "Peers: online, busy, waiting, idle, unreachable, offline, by name", list)
-        .post("/v1/peers/register", "Register a peer, or update it", register)
+        .post(
+            "/v1/peers/register",
+            "Register a peer, or update the one with the same identity",
+            register,
+        )
         .post("/v1/peers/{id}/heartbeat", "Say that a peer is there", heartbeat)
         .get("/v1/peers/{id}", "A peer", show)
         .delete("/v1/peers/{id}", "Remove a peer", remove)
-        .post("/v1/peers/{id}/messages", "Put a message into its inbox", send)
-        .list("/v1/peers/{id}/messages", "Take messages on a lease of 60 s, or peek", inbox)
+        .post("/v1/peers/{id}/messages", "Put a message into a peer's inbox", send)
+        .list(
+            "/v1/peers/{id}/messages",
+            "Take messages out of an inbox on a lease of 60 s, or peek",
+            inbox,
+        )
         .post("/v1/peers/{id}/messages/ack", "Acknowledge messages", ack)
         .post("/v1/peers/broadcast", "Put a message into every inbox but the sender's", broadcast)
         .list("/v1/messages", "All messages, the latest first (operator, read_all)", messages)

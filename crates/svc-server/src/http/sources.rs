@@ -23,16 +23,52 @@ use super::{
 pub(super) fn routes(api: Api) -> Api {
     api.get("/v1/tools", "Tools that the caller may call, by name", list_tools)
         .get("/v1/sources", "Child MCP servers that the caller's files name, by name", list)
-        .post("/v1/sources/reload", "Read the files that name servers again (operator)", reload)
+        .post(
+            "/v1/sources/reload",
+            "Read the files that name child MCP servers again (operator)",
+            reload,
+        )
         .get("/v1/sources/{name}", "A child MCP server", get)
-        .get("/v1/sources/{name}/log", "The end of its error output (operator, read_all)", log)
-        .get("/v1/sources/{name}/changes", "What waits for approval (operator, read_all)", changes)
-        .post("/v1/sources/{name}/approve", "Approve what waits (operator)", approve)
-        .post("/v1/sources/{name}/reconnect", "Restart it at once (operator)", reconnect)
-        .post("/v1/sources/{name}/enable", "Turn it on, for good (operator)", enable)
-        .post("/v1/sources/{name}/disable", "Turn it off, for good (operator)", disable)
-        .post("/v1/sources/{name}/login", "Begin a login at its URL (operator)", log_in)
-        .post("/v1/sources/{name}/login/wait", "Wait up to 25 s for that (operator)", await_login)
+        .get(
+            "/v1/sources/{name}/log",
+            "The end of a child MCP server's error output (operator, read_all)",
+            log,
+        )
+        .get(
+            "/v1/sources/{name}/changes",
+            "Definitions and files that wait for a person's approval (operator, read_all)",
+            changes,
+        )
+        .post(
+            "/v1/sources/{name}/approve",
+            "Approve what waits of a child MCP server (operator)",
+            approve,
+        )
+        .post(
+            "/v1/sources/{name}/reconnect",
+            "Restart a child MCP server at once (operator)",
+            reconnect,
+        )
+        .post(
+            "/v1/sources/{name}/enable",
+            "Turn a child MCP server on, for good (operator)",
+            enable,
+        )
+        .post(
+            "/v1/sources/{name}/disable",
+            "Turn a child MCP server off, for good (operator)",
+            disable,
+        )
+        .post(
+            "/v1/sources/{name}/login",
+            "Begin a login to a child MCP server at a URL (operator)",
+            log_in,
+        )
+        .post(
+            "/v1/sources/{name}/login/wait",
+            "Wait up to 25 s for the end of a login (operator)",
+            await_login,
+        )
         .post("/v1/sources/{name}/logout", "Forget a login, revoke its tokens (operator)", log_out)
 }
 

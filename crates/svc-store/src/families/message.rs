@@ -322,6 +322,23 @@ impl MessageWrites<'_> {
             where sent_by = ? and idempotency_key = ? and from_peer = ?"; sent_by, key, from))
     }
 
+    /// The answer of the last complete broadcast of a principal with this key and fingerprint, from
+    /// any of its peers, or from `from`: that peer may be gone.
+    #[boxed]
+    pub async fn broadcast_answer(
+        &mut self,
+        sent_by: &str,
+        from: Option<&str>,
+        (key, fingerprint): (&str, &str),
+    ) -> Result<Option<String>> {
+        Ok(find_value!(self.tx.direct,
+            "select answer from broadcast
+            where sent_by = ?1 and idempotency_key = ?2 and request_fingerprint = ?3
+                and (?4 is null or from_peer = ?4) and answer is not null
+            order by at desc limit 1"; sent_by, key, fingerprint, from)
+        .flatten())
+    }
+
     /// Notes that a broadcast begins.
     #[boxed]
     pub async fn begin_broadcast(

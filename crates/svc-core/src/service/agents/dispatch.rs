@@ -569,7 +569,7 @@ mod tests {
             insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
                 request_timeout, started_at, machine_id)
             select substr(name, 7), id, 'pair', 'claude', 'agent:pair:' || substr(name, 10), '/p', '/c', 'operator', 'idle',
-                1, 1, 'mach_test' from stream
+                1, 1, 1, 'mach_test' from stream
             where name like 'agent/%' and substr(name, 7) not in (select agent_id from agent);
             insert into assignment (run_id, mode, state, source_session, target_session, waits_until, created_at)
             select 'run_' || agent_id, 'followup', 'running', session_key, 'agent:pair:asker', 9000000000000, 1

@@ -126,6 +126,17 @@ impl BroadcastKey {
         Ok(answer.and_then(|answer| serde_json::from_str(&answer).ok()))
     }
 
+    /// The answer of the broadcast that was sent with this key from a peer that is gone.
+    async fn answer(
+        &self,
+        tx: &mut WriteTx,
+        from: Option<&str>,
+    ) -> Result<Option<BroadcastReach>, StoreError> {
+        let pair = (self.key.as_str(), self.fingerprint.as_str());
+        let answer = tx.messages().broadcast_answer(&self.sent_by, from, pair).await?;
+        Ok(answer.and_then(|answer| serde_json::from_str(&answer).ok()))
+    }
+
     /// Stores the answer for repeats. One that nobody took may be sent again.
     async fn end(
         &self,
@@ -270,7 +281,15 @@ impl Team {
             let (circle, input, key) = (Arc::clone(&circle), Arc::clone(&input), Arc::clone(&key));
             let mut so_far = reach.clone();
             let job = self.core.store.on_behalf_of(caller).write(job!(|tx| {
-                let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
+                let named = input.from_peer.as_deref();
+                let from = match (sender(tx, &sent_by, named).await, &*key) {
+                    (Err(error), Some(key)) if is_first => {
+                        // Its peer was removed, perhaps after the broadcast that this one repeats.
+                        let known = key.answer(tx, named).await?;
+                        return known.map(|reach| (reach, None, None)).ok_or(error);
+                    }
+                    (from, _) => from?,
+                };
                 let circle = circle.as_deref();
                 if is_first
                     && let Some(key) = &*key

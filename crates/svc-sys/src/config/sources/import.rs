@@ -329,7 +329,7 @@ mod tests {
             ("svc", json!(["stdio"]), true),
             ("sh", json!(["-c", "svc stdio"]), true),
             ("/bin/bash", json!(["-lc", "cd /p && exec '/opt/bin/svc' stdio --url x"]), true),
-            ("env", json!(["A=b", "svc-0.4", "stdio"]), true),
+            ("env", json!(["A=b", "svc", "stdio"]), true),
             ("svc stdio", json!([]), true),
             ("sh", json!(["-c", "other stdio"]), false),
             ("sh", json!(["-c", "svc mcp list; other stdio"]), false),
