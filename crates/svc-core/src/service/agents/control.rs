@@ -1,5 +1,5 @@
-//! Operations of callers on agents that live: read them, send to them, stop them; and the calls that
-//! wait for the answer to an assignment, and the end of such a wait without the answer.
+//! Operations of callers on agents: read them, send to them, stop them; and the calls that wait for
+//! the answer to an assignment, and the end of such a wait without the answer.
 
 use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
 
@@ -452,8 +452,8 @@ impl Agents {
 
     /// Ends the wait of the call that waited until `until`. If a later call waits, the assignment's
     /// row has the end of that later wait and stays unchanged. An earlier call may still wait.
-    /// Every call of this process that waits is known before its row is committed. With `is_lost`, a
-    /// call may have taken the answer by an earlier job of the same queue, and no call has it.
+    /// Every call of this process that waits is known before its row is committed. With `is_lost`,
+    /// a call may have taken the answer by an earlier job of the same queue, and no call has it.
     pub(super) async fn stop_waiting(
         &self,
         caller: &Caller,

@@ -2,10 +2,11 @@
 //! the work that they are given. This file runs what lives as long as the daemon: a follower for
 //! each live agent, the queue, and the removal of agents.
 //!
-//! A row is stored before anything starts. `control` has the operations of callers and their waits, `requests`
-//! answers what agents ask, and `allowance` decides what a caller may set for an agent. `start`
-//! makes the row and launches the host. `follow` takes the host's events into the log and notices
-//! its end; `intake` applies a batch of events in one write job. `mailing` makes turns of messages.
+//! A row is stored before anything starts. `control` has the operations of callers and their waits,
+//! `requests` answers what agents ask, and `allowance` decides what a caller may set for an agent.
+//! `start` makes the row and launches the host. `follow` takes the host's events into the log and
+//! notices its end; `intake` applies a batch of events in one write job. `mailing` makes turns of
+//! messages.
 //! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
 //! to an attended session. `service/assignments` decides how the work ends. `state` has
 //! [`Agents`], and what the others share.
@@ -186,8 +187,8 @@ impl Agents {
     }
 }
 
-/// Removes what agents that have ended left in the folder: the files of their hosts, and hosts whose
-/// start was given up. Files of agents that this database does not know stay.
+/// Removes what agents that have ended left in the folder: the files of their hosts, and hosts
+/// whose start was given up. Files of agents that this database does not know stay.
 fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
     let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
