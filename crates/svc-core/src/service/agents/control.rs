@@ -256,7 +256,9 @@ impl Agents {
     ) -> Result<HistoryPage> {
         let id = self.find(caller, named).await?.info.id;
         let (name, view) = self.log_of(&id).await?;
-        let before = query.before.map_or(i64::MAX, u64::cast_signed);
+        // The agent may go on meanwhile: who follows it from `offset` gets what comes later.
+        let end = view.head + 1;
+        let before = query.before.map_or(end, |before| before.cast_signed().min(end));
         let with_tools = query.include_tools.unwrap_or(true);
         let most = match query.limit {
             0 => usize::MAX,
