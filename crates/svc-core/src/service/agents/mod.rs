@@ -6,9 +6,8 @@
 //! `requests` answers what agents ask, and `allowance` decides what a caller may set for an agent.
 //! `start` makes the row and launches the host. `follow` takes the host's events into the log and
 //! notices its end; `intake` applies a batch of events in one write job. `mailing` makes turns of
-//! messages.
-//! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
-//! to an attended session. `service/assignments` decides how the work ends. `state` has
+//! messages. `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended`
+//! gives it to an attended session. `service/assignments` decides how the work ends. `state` has
 //! [`Agents`], and what the others share.
 //!
 //! Agents that were started for a task of which nothing else remains are removed once who asked for
