@@ -210,6 +210,8 @@ fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
     use crate::service::testing::{insert_agent, opened};
 
@@ -258,5 +260,17 @@ mod tests {
         test.execute("drop trigger stuck").await;
         services.agents.remove_due().await.unwrap();
         assert!(left().await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn start_that_is_cut_leaves_removals_to_be_done() {
+        let (_test, services) = opened().await;
+        let live = &services.agents.live;
+        let mut starting = Box::pin(services.agents.before_removal(std::future::pending::<()>()));
+        assert!((&mut starting).now_or_never().is_none());
+        assert!(live.start_calls.try_write().is_err(), "no agent is removed meanwhile");
+        drop(starting);
+        assert!(live.start_calls.try_write().is_ok());
+        timeout(Duration::from_mins(1), live.removals.notified()).await.unwrap();
     }
 }
