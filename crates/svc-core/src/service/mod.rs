@@ -4,8 +4,8 @@
 //! `core`. Its fields name the services that it calls, so that the direction is visible: `hooks`
 //! calls `handovers`, `journal`, `team` and `access`; `journal` calls `search`; `team` calls
 //! `access`; `conversations` calls `agents` and `hooks`; `agents` calls `access` and
-//! `prompts`; `machines` calls `agents` and `access`; `codex` calls `team` and `prompts`, and
-//! `handovers` sends through its connections.
+//! `prompts`; `machines` calls `agents` and `access`; `codex` calls `hooks`, `team` and `prompts`,
+//! and `handovers` sends through its connections.
 //!
 //! `assignments` is not a service: `team`, `agents`, `hooks` and `conversations` use it within
 //! their write jobs.

@@ -54,8 +54,8 @@ pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<()> {
 }
 
 impl StartOverrides<'_> {
-    /// The working folder of the agent, if the caller may set all that the request sets, and whether
-    /// the request chose the folder. It is the requested folder, that of the instance's
+    /// The working folder of the agent, if the caller may set all that the request sets, and
+    /// whether the request chose the folder. It is the requested folder, that of the instance's
     /// configuration, or that of the caller. If a session chose it, its links are resolved.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Operations of callers on agents that live: read them, send to them, stop them; and the calls that
-//! wait for the answer to an assignment, and the end of such a wait without the answer.
+//! Operations of callers on agents: read them, send to them, stop them; and the calls that wait for
+//! the answer to an assignment, and the end of such a wait without the answer.
 
 use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
 
@@ -256,7 +256,9 @@ impl Agents {
     ) -> Result<HistoryPage> {
         let id = self.find(caller, named).await?.info.id;
         let (name, view) = self.log_of(&id).await?;
-        let before = query.before.map_or(i64::MAX, u64::cast_signed);
+        // The agent may go on meanwhile: who follows it from `offset` gets what comes later.
+        let end = view.head + 1;
+        let before = query.before.map_or(end, |before| before.cast_signed().min(end));
         let with_tools = query.include_tools.unwrap_or(true);
         let most = match query.limit {
             0 => usize::MAX,
@@ -452,8 +454,8 @@ impl Agents {
 
     /// Ends the wait of the call that waited until `until`. If a later call waits, the assignment's
     /// row has the end of that later wait and stays unchanged. An earlier call may still wait.
-    /// Every call of this process that waits is known before its row is committed. With `is_lost`, a
-    /// call may have taken the answer by an earlier job of the same queue, and no call has it.
+    /// Every call of this process that waits is known before its row is committed. With `is_lost`,
+    /// a call may have taken the answer by an earlier job of the same queue, and no call has it.
     pub(super) async fn stop_waiting(
         &self,
         caller: &Caller,

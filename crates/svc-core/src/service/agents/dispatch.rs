@@ -20,7 +20,7 @@ use super::{
     attended::{attended_for, session_of},
     control::AnswerWaiter,
     start::{conversation_of, full},
-    state::{choices, listed, may_steer, only_of_backend},
+    state::{choices, listed, may_run, may_steer, only_of_backend},
 };
 use crate::boxed;
 use crate::service::{Error, ResourceKind, Result, check, tasks, team};
@@ -123,8 +123,12 @@ fn check_input(input: &NewDispatch) -> Result<()> {
 
 impl Agents {
     /// Makes a task for an agent. The task begins when the queue reaches it.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] without the scope for agents, whatever the route.
     #[boxed]
     pub async fn dispatch(&self, caller: &Caller, input: NewDispatch) -> Result<DispatchedTask> {
+        may_run(caller)?;
         check_input(&input)?;
         // Held until the work is stored, so that the next choice by tag counts this work.
         let is_choosing = input.agent.is_none() && input.tag.is_some();
@@ -520,10 +524,11 @@ fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use svc_model::AGENTS_SCOPE;
     use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::opened;
+    use crate::service::testing::{opened, session};
 
     /// Whom the operator's work for the instance `pair` goes to: a session key.
     async fn chosen(test: &TestStore, waits_until: Option<Timestamp>) -> Result<Option<String>> {
@@ -541,6 +546,17 @@ mod tests {
             }))
         }));
         choosing.await
+    }
+
+    #[tokio::test]
+    async fn work_is_given_only_with_the_scope_for_agents() {
+        let (_test, services) = opened().await;
+        let go = || NewDispatch { prompt: "go".to_owned(), ..NewDispatch::default() };
+        let without = services.agents.dispatch(&session("s-1", &[]), go()).await;
+        assert!(matches!(without, Err(Error::Forbidden(_))), "{without:?}");
+        // No instance is configured, and that is what the next answer is about.
+        let with = services.agents.dispatch(&session("s-1", &[AGENTS_SCOPE]), go()).await;
+        assert!(matches!(with, Err(Error::Invalid { .. })), "{with:?}");
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ use super::{
     mailing::deliver_mail,
     state::stream_of,
 };
-use crate::service::{Error, Result, core::lock, process};
+use crate::service::{Error, Result, core::lock, process, team};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -167,22 +167,31 @@ impl AgentFollower {
         write.await
     }
 
+    /// The last event that the log has. Read by a write job, which comes after an append whose
+    /// outcome was unknown: else that one could be committed later, and its events come twice.
     async fn head(&self) -> Result<i64> {
-        let view = self.agents.core.store.streams().view(&stream_of(&self.id)).await?;
-        Ok(view.ok_or(StoreError::NoStream)?.head)
+        let id = self.id.clone();
+        let state = self.agents.core.change(job!(|tx| tx.streams().state(&stream_of(&id)).await));
+        Ok(state.await?.ok_or(StoreError::NoStream)?.head)
     }
 
     async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let store = &self.agents.core.store;
         let taken = store.write(job!(|tx| take_in(tx, &core, &key, events).await)).await?;
-        self.after(&taken);
+        self.after(&taken).await;
         Ok(taken)
     }
 
-    /// Acts on a committed batch: forgets tokens and notifies the queue.
-    fn after(&self, taken: &IntakeResult) {
+    /// Acts on a committed batch: ends deliveries, forgets tokens and notifies the queue.
+    async fn after(&self, taken: &IntakeResult) {
         let Self { agents, id } = self;
+        if let Some(peer) = &taken.has_mail
+            && let Err(error) = team::end_deliveries(&agents.core, peer, team::AGENT_ENDED).await
+        {
+            // The sweep retries.
+            tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
+        }
         agents.access.forget(&taken.revoked);
         if taken.is_removable {
             agents.live.removals.notify_one();
@@ -331,7 +340,7 @@ impl AgentFollower {
             Ok(taken)
         }));
         let taken = write.await?;
-        self.after(&taken);
+        self.after(&taken).await;
         Ok(())
     }
 }
@@ -453,10 +462,35 @@ impl Drop for AgentDeltas {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use svc_model::{Caller, limits};
     use tokio::time::timeout;
 
     use super::*;
-    use crate::service::testing::opened;
+    use crate::service::testing::{insert_agent, opened};
+
+    /// The next agent of its name may start at once, before any sweep.
+    #[tokio::test]
+    async fn mail_beyond_one_write_job_ends_with_its_agent() {
+        let (test, services) = opened().await;
+        insert_agent(&test).await;
+        let (core, id) = (services.agents.core.clone(), AgentId::from("ag_1".to_owned()));
+        let named = id.clone();
+        let made = test.store.write(job!(|tx| {
+            let row = tx.agents().get(&named).await?.expect("it is stored");
+            team::hosted_peer(tx, &core, &row, None).await?;
+            Ok::<_, Error>(team::peer_of_agent(tx, &row).await?)
+        }));
+        let peer = made.await.unwrap().expect("it has a peer").peer.peer_id;
+        for _ in 0..=limits::ENDED_MESSAGES_PER_JOB {
+            let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+            let team = &services.team;
+            team.send_message(&Caller::Operator, peer.as_str(), message).await.unwrap();
+        }
+        let follower = AgentFollower::new(&services.agents, &id);
+        follower.end_as(AgentState::Lost, "its host is gone".to_owned()).await.unwrap();
+        assert_eq!(test.store.inboxes().count_mail(&peer).await.unwrap(), 0);
+    }
 
     /// The end of the agent was stored, and the answer to that was lost.
     #[tokio::test]

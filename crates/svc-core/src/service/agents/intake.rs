@@ -5,7 +5,8 @@ use base64::Engine as _;
 use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
-    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerStatus, Principal, Timestamp, TokenId,
+    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal, Timestamp,
+    TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
@@ -31,6 +32,9 @@ pub(super) struct IntakeResult {
     pub(super) is_spent: bool,
     /// The agent has work that has not ended.
     pub(super) is_dispatching: bool,
+    /// The peer of an ended agent, if it has more deliveries than one write job may end; the caller
+    /// ends the rest at once, as the next agent of this name may start before the sweep does.
+    pub(super) has_mail: Option<PeerId>,
     pub(super) revoked: Vec<TokenId>,
     /// The agent has ended, and nothing remains of it after the end of its task.
     pub(super) is_removable: bool,
@@ -429,7 +433,7 @@ pub(super) async fn finish(
     for assigned in work.iter_mut().filter(|it| it.ended_at.is_none()) {
         settle_exit(tx, core, row, assigned).await?;
     }
-    assignments::agent_ended(tx, core, row).await?;
+    taken.has_mail = assignments::agent_ended(tx, core, row).await?;
     if let Some(task) = &row.task_id
         && tx.assignments().of_task(task).await?.is_some_and(|it| it.removes_peer)
     {

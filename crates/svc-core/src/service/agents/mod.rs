@@ -2,12 +2,12 @@
 //! the work that they are given. This file runs what lives as long as the daemon: a follower for
 //! each live agent, the queue, and the removal of agents.
 //!
-//! A row is stored before anything starts. `control` has the operations of callers and their waits, `requests`
-//! answers what agents ask, and `allowance` decides what a caller may set for an agent. `start`
-//! makes the row and launches the host. `follow` takes the host's events into the log and notices
-//! its end; `intake` applies a batch of events in one write job. `mailing` makes turns of messages.
-//! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
-//! to an attended session. `service/assignments` decides how the work ends. `state` has
+//! A row is stored before anything starts. `control` has the operations of callers and their waits,
+//! `requests` answers what agents ask, and `allowance` decides what a caller may set for an agent.
+//! `start` makes the row and launches the host. `follow` takes the host's events into the log and
+//! notices its end; `intake` applies a batch of events in one write job. `mailing` makes turns of
+//! messages. `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended`
+//! gives it to an attended session. `service/assignments` decides how the work ends. `state` has
 //! [`Agents`], and what the others share.
 //!
 //! Agents that were started for a task of which nothing else remains are removed once who asked for
@@ -186,8 +186,8 @@ impl Agents {
     }
 }
 
-/// Removes what agents that have ended left in the folder: the files of their hosts, and hosts whose
-/// start was given up. Files of agents that this database does not know stay.
+/// Removes what agents that have ended left in the folder: the files of their hosts, and hosts
+/// whose start was given up. Files of agents that this database does not know stay.
 fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
     let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -210,6 +210,8 @@ fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
     use crate::service::testing::{insert_agent, opened};
 
@@ -258,5 +260,17 @@ mod tests {
         test.execute("drop trigger stuck").await;
         services.agents.remove_due().await.unwrap();
         assert!(left().await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn start_that_is_cut_leaves_removals_to_be_done() {
+        let (_test, services) = opened().await;
+        let live = &services.agents.live;
+        let mut starting = Box::pin(services.agents.before_removal(std::future::pending::<()>()));
+        assert!((&mut starting).now_or_never().is_none());
+        assert!(live.start_calls.try_write().is_err(), "no agent is removed meanwhile");
+        drop(starting);
+        assert!(live.start_calls.try_write().is_ok());
+        timeout(Duration::from_mins(1), live.removals.notified()).await.unwrap();
     }
 }

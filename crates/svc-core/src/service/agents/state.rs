@@ -82,6 +82,15 @@ pub(super) struct LiveAgents {
     unreachable: Mutex<HashSet<AgentId>>,
 }
 
+/// Notifies the removal of agents when it is dropped.
+struct RemovalNotice<'a>(&'a LiveAgents);
+
+impl Drop for RemovalNotice<'_> {
+    fn drop(&mut self) {
+        self.0.removals.notify_one();
+    }
+}
+
 /// An agent, as the daemon shows it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct AgentView {
@@ -142,11 +151,10 @@ impl Agents {
     /// Runs a call that starts an agent and answers from the agent's rows, however soon the agent
     /// ends and is removed.
     pub(in crate::service) async fn before_removal<T>(&self, call: impl Future<Output = T>) -> T {
-        let reading = self.live.start_calls.read().await;
-        let done = call.await;
-        drop(reading);
-        self.live.removals.notify_one();
-        done
+        // Dropped after the lock, also if the caller goes away meanwhile.
+        let _told = RemovalNotice(&self.live);
+        let _reading = self.live.start_calls.read().await;
+        call.await
     }
 
     #[boxed]

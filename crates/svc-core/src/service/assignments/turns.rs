@@ -220,13 +220,14 @@ pub(in crate::service) async fn mail_refused(
 }
 
 /// Fails the questions to an agent that has ended, and ends the deliveries to it, so that a later
-/// agent of the same name does not get them.
+/// agent of the same name does not get them. Returns the peer if it has more deliveries than one
+/// write job may end: see [`team::end_deliveries`].
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
     agent: &AgentRow,
-) -> Result<()> {
-    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(()) };
+) -> Result<Option<PeerId>> {
+    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(None) };
     let peer = own.peer.peer_id;
     for row in tx.assignments().of_agent(&agent.info.id).await? {
         let Some(id) = &row.message_id else { continue };
@@ -241,9 +242,8 @@ pub(in crate::service) async fn agent_ended(
             reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
         }
     }
-    // The sweep of stranded inboxes ends what is left after one job.
-    give_up(tx, &peer, AGENT_ENDED).await?;
-    Ok(())
+    let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
+    Ok(has_more.then_some(peer))
 }
 
 async fn message_to(

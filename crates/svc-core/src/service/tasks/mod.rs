@@ -1,5 +1,5 @@
-//! Tasks. `records` creates, reads, writes and watches them, and ends those that their runners do not
-//! end. This file has the change of a task's state, which other services use, too.
+//! Tasks. `records` creates, reads, writes and watches them, and ends those that their runners do
+//! not end. This file has the change of a task's state, which other services use, too.
 
 mod records;
 

@@ -31,8 +31,8 @@ pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use sessions::{ActingSession, NewSession, SessionDetail};
 
 pub(super) use delivery::{
-    AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, give_up, hold, ids_of,
-    note_unseen, plain_message, put,
+    AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up, hold,
+    ids_of, note_unseen, plain_message, put,
 };
 pub(super) use find::{
     UNKNOWN_CLIENT, find_peer, hosted_peer, is_namesake, operator_peer, peer_of_agent,
