@@ -107,20 +107,20 @@ macro_rules! tuples {
 
 tuples!((A)(A, B)(A, B, C));
 
-/// A row of the engine as a value. The error names the row by its first column.
+/// A row of the engine as a value. The error names a row with a type by its first column. That of a
+/// tuple may be anything: a secret is read as one.
 pub(crate) fn read_row<T: DirectRow>(row: &dyn EngineRow) -> Result<T> {
     T::read(&mut Columns::new(row)).map_err(|fault| {
+        let kind = std::any::type_name::<T>();
+        let is_named = !kind.starts_with('(');
         let id = match row.value(0) {
-            Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).into_owned(),
-            Ok(ValueRef::Integer(number)) => number.to_string(),
+            Ok(ValueRef::Text(text)) if is_named => String::from_utf8_lossy(text).into_owned(),
+            Ok(ValueRef::Integer(number)) if is_named => number.to_string(),
             _ => "without an id".to_owned(),
         };
-        let kind = std::any::type_name::<T>();
-        StoreError::BadRow {
-            table: kind.rsplit("::").next().unwrap_or(kind).trim_end_matches('>'),
-            id,
-            why: fault.to_string(),
-        }
+        let name = kind.rsplit("::").next().unwrap_or(kind).trim_end_matches('>');
+        let table = if is_named { name } else { "an answer of columns" };
+        StoreError::BadRow { table, id, why: fault.to_string() }
     })
 }
 
