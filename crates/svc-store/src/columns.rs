@@ -60,7 +60,7 @@ impl<'a> Columns<'a> {
         self.next += 1;
         debug_assert!(is_column_of(self.row.name(at), field), "column {at} is not {field}");
         let value = T::column_result(self.row.value(at)?);
-        value.map_err(|error| format!("{field}: {error}").into())
+        value.map_err(|error| format!("{}: {error}", self.row.name(at)).into())
     }
 
     /// A text in JSON.
@@ -226,5 +226,25 @@ mod tests {
         };
         assert_eq!(read(&mut conn, "select 'busy'").await.unwrap(), PeerStatus::Busy);
         assert!(read(&mut conn, "select 'Busy'").await.is_err(), "an unknown word");
+    }
+
+    #[test]
+    fn an_error_names_a_row_with_a_type_and_shows_no_value_of_a_tuple() {
+        #[expect(dead_code, reason = "only read from a row")]
+        struct Numbered {
+            id: String,
+            number: i64,
+        }
+        crate::statement::direct_row!(Numbered { id, number });
+        let conn = rusqlite::Connection::open_in_memory().unwrap();
+        let error_of = |read: fn(&dyn EngineRow) -> Option<StoreError>| {
+            let read = |row: &rusqlite::Row<'_>| Ok(read(row));
+            let error = conn.query_row("select 'one' as id, 'x' as number", [], read).unwrap();
+            error.unwrap().to_string()
+        };
+        let named = error_of(|row| read_row::<Numbered>(row).err());
+        assert!(named.starts_with("bad row in Numbered, one: number: "), "{named}");
+        let tuple = error_of(|row| read_row::<(String, i64)>(row).err());
+        assert!(tuple.contains("without an id: number: "), "{tuple}");
     }
 }
