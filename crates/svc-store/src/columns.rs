@@ -60,7 +60,7 @@ impl<'a> Columns<'a> {
         self.next += 1;
         debug_assert!(is_column_of(self.row.name(at), field), "column {at} is not {field}");
         let value = T::column_result(self.row.value(at)?);
-        value.map_err(|error| format!("{field}: {error}").into())
+        value.map_err(|error| format!("{}: {error}", self.row.name(at)).into())
     }
 
     /// A text in JSON.
@@ -107,20 +107,20 @@ macro_rules! tuples {
 
 tuples!((A)(A, B)(A, B, C));
 
-/// A row of the engine as a value. The error names the row by its first column.
+/// A row of the engine as a value. The error names a row with a type by its first column. That of a
+/// tuple may be anything: a secret is read as one.
 pub(crate) fn read_row<T: DirectRow>(row: &dyn EngineRow) -> Result<T> {
     T::read(&mut Columns::new(row)).map_err(|fault| {
+        let kind = std::any::type_name::<T>();
+        let is_named = !kind.starts_with('(');
         let id = match row.value(0) {
-            Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).into_owned(),
-            Ok(ValueRef::Integer(number)) => number.to_string(),
+            Ok(ValueRef::Text(text)) if is_named => String::from_utf8_lossy(text).into_owned(),
+            Ok(ValueRef::Integer(number)) if is_named => number.to_string(),
             _ => "without an id".to_owned(),
         };
-        let kind = std::any::type_name::<T>();
-        StoreError::BadRow {
-            table: kind.rsplit("::").next().unwrap_or(kind).trim_end_matches('>'),
-            id,
-            why: fault.to_string(),
-        }
+        let name = kind.rsplit("::").next().unwrap_or(kind).trim_end_matches('>');
+        let table = if is_named { name } else { "an answer of columns" };
+        StoreError::BadRow { table, id, why: fault.to_string() }
     })
 }
 
@@ -226,5 +226,25 @@ mod tests {
         };
         assert_eq!(read(&mut conn, "select 'busy'").await.unwrap(), PeerStatus::Busy);
         assert!(read(&mut conn, "select 'Busy'").await.is_err(), "an unknown word");
+    }
+
+    #[test]
+    fn an_error_names_a_row_with_a_type_and_shows_no_value_of_a_tuple() {
+        #[expect(dead_code, reason = "only read from a row")]
+        struct Numbered {
+            id: String,
+            number: i64,
+        }
+        crate::statement::direct_row!(Numbered { id, number });
+        let conn = rusqlite::Connection::open_in_memory().unwrap();
+        let error_of = |read: fn(&dyn EngineRow) -> Option<StoreError>| {
+            let read = |row: &rusqlite::Row<'_>| Ok(read(row));
+            let error = conn.query_row("select 'one' as id, 'x' as number", [], read).unwrap();
+            error.unwrap().to_string()
+        };
+        let named = error_of(|row| read_row::<Numbered>(row).err());
+        assert!(named.starts_with("bad row in Numbered, one: number: "), "{named}");
+        let tuple = error_of(|row| read_row::<(String, i64)>(row).err());
+        assert!(tuple.contains("without an id: number: "), "{tuple}");
     }
 }

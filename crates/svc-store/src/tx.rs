@@ -314,17 +314,29 @@ macro_rules! forward {
 impl WriteConnection {
     /// How many jobs with statements of their own a commit may have.
     pub(super) fn run_limit(&self) -> usize {
-        if self.is_of_server() { SAVEPOINTS } else { limits::RUNS_PER_COMMIT }
+        match self {
+            Self::Sqlite(_) => limits::RUNS_PER_COMMIT,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => SAVEPOINTS,
+        }
     }
 
     /// Whether commits wait for a server and not only for the disk.
     pub(super) fn is_of_server(&self) -> bool {
-        matches!(self, Self::Postgres(_))
+        match self {
+            Self::Sqlite(_) => false,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => true,
+        }
     }
 
     /// Whether the last attempt to connect to the server failed.
     pub(super) fn is_away(&self) -> bool {
-        matches!(self, Self::Postgres(connection) if connection.is_away())
+        match self {
+            Self::Sqlite(_) => false,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => connection.is_away(),
+        }
     }
 
     pub(super) async fn close(self) -> Result<()> {
@@ -342,6 +354,7 @@ impl WriteConnection {
     pub(super) async fn ready(&mut self) -> Result<()> {
         match self {
             Self::Sqlite(_) => Ok(()),
+            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => Box::pin(connection.ready()).await,
         }
     }
@@ -351,6 +364,7 @@ impl WriteConnection {
     pub(super) fn take_stale(&mut self) -> bool {
         match self {
             Self::Sqlite(_) => false,
+            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => connection.take_stale(),
         }
     }
@@ -370,6 +384,7 @@ impl WriteConnection {
     pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
         match self {
             Self::Sqlite(connection) => connection.begin_job(isolation),
+            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => connection.begin_job(isolation),
         }
     }
@@ -382,6 +397,7 @@ impl WriteConnection {
     pub(super) fn execute(&mut self, statements: &str) -> Result<()> {
         match self {
             Self::Sqlite(connection) => connection.execute(statements),
+            #[cfg(feature = "postgres")]
             Self::Postgres(_) => panic!("no file: {statements}"),
         }
     }
@@ -415,7 +431,11 @@ impl WriteConnection {
     /// these streams changed or that they were removed. A file has no other daemon.
     pub(super) async fn notify_readers_changed(&mut self, streams: &[&str]) -> Result<()> {
         match self {
-            Self::Sqlite(_) => Ok(()),
+            Self::Sqlite(_) => {
+                let _ = streams;
+                Ok(())
+            }
+            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => {
                 Box::pin(connection.notify_readers_changed(streams)).await
             }

@@ -361,17 +361,19 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) 
 
 fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     let path = error.path().to_string();
-    if path != "." {
-        return path;
-    }
+    let path = if path == "." { "" } else { &path };
     // serde names the field that is missing, or is there twice, only in the text of its error. To
     // get the name from `de::Error::missing_field` would need an adapter for all methods of
     // `Deserializer`, so this parses the text; the test below fails if serde changes it.
     let text = error.inner().to_string();
     let names_field = |before: &str| matches!(before, "missing field " | "duplicate field ");
     match text.split_once('`').filter(|(before, _)| names_field(before)) {
-        Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
-        None => String::new(),
+        Some((_, rest)) => {
+            let name = rest.split('`').next().unwrap_or_default();
+            let dot = if path.is_empty() { "" } else { "." };
+            format!("{path}{dot}{name}")
+        }
+        None => path.to_owned(),
     }
 }
 
@@ -415,6 +417,9 @@ mod tests {
                 assert!(rendered.contains(&named), "{body}: {rendered}");
             }
         }
+        let body = r#"[{"display_name":"a","backend":"b"},{"display_name":"a"}]"#;
+        let rendered = format!("{:?}", parse::<Vec<RegisterInput>>(body).unwrap_err());
+        assert!(rendered.contains(r#"field: Some("[1].backend")"#), "{rendered}");
         for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
             let problem = parse_object::<RegisterInput>(body).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");

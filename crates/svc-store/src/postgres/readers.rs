@@ -30,6 +30,7 @@ const ACQUIRE: Duration = Duration::from_secs(4);
 const AWAY: Duration = Duration::from_secs(2);
 /// How long a read waits for a connection after [`AWAY`].
 const ATTEMPT: Duration = Duration::from_millis(200);
+
 /// A pool of connections that read. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct PgReaders {

@@ -290,7 +290,9 @@ impl PgWriter {
         StoreError: From<E>,
     {
         let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
-        if ran.is_err() && self.transaction == TransactionState::Open {
+        // The server does not know of a row that the program refuses: only its job fails.
+        let has_failed = !matches!(ran, Ok(_) | Err(StoreError::BadRow { .. }));
+        if has_failed && self.transaction == TransactionState::Open {
             self.transaction = TransactionState::Failed;
         }
         if matches!(ran, Err(StoreError::Unavailable(_))) {
@@ -562,6 +564,25 @@ impl WriterState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{postgres::testing::is_installed, readers::Rows as _, testing::open_on_server};
+
+    #[tokio::test]
+    async fn a_row_that_the_program_refuses_fails_no_transaction() {
+        if !is_installed() {
+            return;
+        }
+        let clock = Arc::new(svc_model::ManualClock::new(Timestamp::from_millis(1)));
+        let (store, writer) = open_on_server(clock).await;
+        let numbers: Result<Vec<(i64,)>> = store
+            .write(crate::job!(|tx| {
+                let word: Result<Option<(i64,)>> = tx.direct.one("select 'x' as word", &[]).await;
+                assert!(matches!(word, Err(StoreError::BadRow { .. })), "{word:?}");
+                tx.direct.all("select 7 as number", &[]).await
+            }))
+            .await;
+        assert_eq!(numbers.unwrap(), [(7,)]);
+        writer.close(store).await.unwrap();
+    }
 
     #[test]
     fn one_wait_in_a_hundred_does_not_count() {

@@ -295,11 +295,9 @@ impl DirectConnection {
 
 /// Cached prepared statements of a reading connection.
 const READER_STATEMENTS: usize = 128;
-/// Reads that may run at once on threads that block.
-const CONCURRENT_READS: u32 = 2 * limits::READERS;
 
 /// Connections that read, opened on demand and kept. Their number is the highest number of
-/// concurrent reads.
+/// concurrent reads: [`limits::READERS`], and one for each thread of the runtime.
 #[derive(Debug)]
 pub(crate) struct ReadConnections {
     path: Arc<Path>,
@@ -312,14 +310,15 @@ pub(crate) struct ReadConnections {
 
 impl ReadConnections {
     pub(crate) fn new(path: Arc<Path>, cache_kib: Option<i64>) -> Arc<Self> {
-        let permits = Arc::new(Semaphore::new(CONCURRENT_READS as usize));
+        let permits = Arc::new(Semaphore::new(limits::READERS as usize));
         Arc::new(Self { path, cache_kib, idle: Mutex::default(), permits })
     }
 
     /// Waits for the reads under way and closes the connections. Later reads fail.
     pub(crate) async fn close(&self) {
         // An error means that it was closed before. Holding all permits keeps new reads out.
-        let all = self.permits.acquire_many(CONCURRENT_READS).await;
+        let all = self.permits.acquire_many(limits::READERS).await;
+        // Before the lock: a read on its caller's thread, which takes no permit, looks under it.
         self.permits.close();
         self.idle().clear();
         drop(all);
@@ -333,9 +332,10 @@ impl ReadConnections {
         let idle = self.idle().pop();
         let conn = idle.map_or_else(|| self.open(), Ok)?;
         let read = read(&conn);
+        let mut idle = self.idle();
         // A connection that was in use during `close` is closed here.
         if !self.permits.is_closed() {
-            self.idle().push(conn);
+            idle.push(conn);
         }
         read
     }

@@ -150,7 +150,7 @@ pub(crate) fn writer_options(path: &Path) -> Result<SqliteConnectOptions> {
 }
 
 pub(crate) fn reader_options(path: &Path) -> Result<SqliteConnectOptions> {
-    Ok(options(path)?.read_only(true).row_buffer_size(1024))
+    Ok(options(path)?.read_only(true))
 }
 
 /// For a file from an untrusted place. `trusted_schema = off` keeps its schema from calling unsafe
