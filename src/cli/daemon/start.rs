@@ -114,7 +114,7 @@ impl StartingDaemon {
         let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
         let flags = Flags { token_file, ..args.flags.clone() };
         let mut command = Command::new(&program);
-        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags)?);
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags));
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
