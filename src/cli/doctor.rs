@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use svc_client::{ClientError, Endpoint, Token, Url};
-use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
-use svc_server::http::{Finding, Level};
+use svc_model::{
+    Clock as _, Finding, InstanceStatus, Level, ProcessIdentity, SystemClock, Timestamp,
+};
 use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
     Config, Flags,
