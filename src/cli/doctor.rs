@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use svc_client::{ClientError, Endpoint, Token, Url};
-use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
-use svc_server::http::{Finding, Level};
+use svc_model::{
+    Clock as _, Finding, InstanceStatus, Level, ProcessIdentity, SystemClock, Timestamp,
+};
 use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
     Config, Flags,
@@ -32,6 +33,8 @@ use super::{Context, ExitResult, install, output};
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 /// How long before writes will be refused the check begins to warn.
 const SOON: Duration = Duration::from_hours(30 * 24);
+/// Older refusals of hooks are not reported.
+const LATELY: Duration = Duration::from_hours(1);
 
 pub(super) async fn run(context: &Context) -> ExitResult {
     let mut findings = Vec::new();
@@ -69,6 +72,7 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     }
     findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
+    findings.extend(refused_hook(context));
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -513,6 +517,23 @@ async fn sessions(context: &Context) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The last hook that the daemon refused because another process has the session. Only `hooks.log`
+/// knows of such a session.
+fn refused_hook(context: &Context) -> Option<Finding> {
+    let log = std::fs::read_to_string(context.paths.home.join("hooks.log")).ok()?;
+    let since = SystemClock.now().minus(LATELY);
+    let is_late = |line: &&str| {
+        line.split_once(' ').and_then(|(at, _)| Timestamp::parse(at)).is_some_and(|at| at >= since)
+    };
+    // A line has the client and the event, then the daemon's error.
+    let mut problems =
+        log.lines().rev().take_while(is_late).filter_map(|line| line.split_once(": "));
+    let (_, why) = problems.find(|(_, why)| why.starts_with("session"))?;
+    let advice = "such a session is not shown: begin a new conversation, or go on with this one \
+        after the process that has it has ended";
+    Some(warn("sessions", format!("a hook was refused in the last hour: {why}"), advice))
 }
 
 /// Why the daemon refuses a client's socket that exists.

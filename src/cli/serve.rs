@@ -1,11 +1,11 @@
 //! `svc serve`: runs [`svc_server::daemon`] in the foreground, with flags that `svc start` passes
 //! on.
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 use svc_server::daemon::{self, DaemonEnd, Ready, StopSignals};
@@ -163,7 +163,7 @@ pub(super) fn input_of(flags: &Flags) -> String {
 }
 
 /// The flags as arguments of another `svc serve`, without the hidden ones.
-pub(super) fn arguments_of(flags: &Flags) -> anyhow::Result<Vec<String>> {
+pub(super) fn arguments_of(flags: &Flags) -> Vec<OsString> {
     // The background daemon has another working folder, so paths are made absolute. Documents go to
     // its standard input.
     let file = |value: &String| match std::path::absolute(value) {
@@ -171,31 +171,26 @@ pub(super) fn arguments_of(flags: &Flags) -> anyhow::Result<Vec<String>> {
         _ => "-".to_owned(),
     };
     let mcp_config = flags.mcp_config.iter().map(file).collect();
-    let flags = Flags { mcp_config, log_file: None, ..flags.clone() };
-    let mut out = Vec::new();
-    let files = [
-        ("--token-file", &flags.token_file),
-        ("--store-password-file", &flags.store_password_file),
-    ];
-    for (flag, file) in files {
-        if let Some(file) = file {
-            out.extend([flag.to_owned(), file.to_str().context("a path is not UTF-8")?.to_owned()]);
-        }
-    }
-    // Files are not among these values.
-    let given = serde_json::to_value(&flags)?;
+    let others = Flags { mcp_config, ..flags.clone() };
+    let given = json!(others);
+    let mut out: Vec<OsString> = Vec::new();
     for (name, value) in given.as_object().into_iter().flatten() {
         let flag = format!("--{}", name.replace('_', "-"));
+        let with = |value: &Value| [&flag, &output::plain(value)].map(OsString::from);
         match value {
             Value::Null | Value::Bool(false) => {}
-            Value::Bool(true) => out.push(flag),
-            Value::Array(values) => {
-                out.extend(values.iter().flat_map(|value| [flag.clone(), output::plain(value)]));
-            }
-            value => out.extend([flag, output::plain(value)]),
+            Value::Bool(true) => out.push(flag.into()),
+            Value::Array(values) => out.extend(values.iter().flat_map(with)),
+            value => out.extend(with(value)),
         }
     }
-    Ok(out)
+    // A path need not be UTF-8, so the paths are not among these.
+    for (flag, path) in
+        [("--token-file", &flags.token_file), ("--store-password-file", &flags.store_password_file)]
+    {
+        out.extend(path.iter().flat_map(|path| [OsString::from(flag), OsString::from(path)]));
+    }
+    out
 }
 
 fn is_document(value: &str) -> bool {
@@ -226,8 +221,8 @@ mod tests {
             .expect("is valid");
         let passed_on =
             given.into_iter().map(|word| if word.starts_with('{') { "-" } else { word });
-        let mut passed_on: Vec<String> = passed_on.map(str::to_owned).collect();
-        let mut arguments = arguments_of(&parsed.serve.flags).expect("is text");
+        let mut passed_on: Vec<OsString> = passed_on.map(OsString::from).collect();
+        let mut arguments = arguments_of(&parsed.serve.flags);
         passed_on.sort();
         arguments.sort();
         assert_eq!(arguments, passed_on);

@@ -59,6 +59,8 @@ fn hosts_can_be_listed_prompted_and_stopped_without_a_daemon() {
     d.kill9();
     let run = |args: &[&str]| svc(&d.home, args);
     assert_eq!(listed(&d, &[]), named);
+    let told = run(&["stop"]);
+    assert!(told.ok().contains("agents go on without the daemon (2)"), "{told:?}");
     by_project(&d);
     assert_eq!(listed(&d, &["--state", "running"]), [""; 0]);
     let shown = run(&["agent", "list"]);

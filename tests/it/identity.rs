@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, hook_payload, until};
+use crate::daemon::{Daemon, Home, PATIENT, Running, eventually, hook_payload, svc, until};
 use crate::expect::{self, page, problem, text};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -391,6 +391,20 @@ fn late_event_belongs_to_the_process_that_reported_it() {
     assert_eq!(c.hook(&elsewhere), "", "of another project");
     let printed = b.hook(&told(prompt("s-a")));
     assert!(printed.contains("a secret word"), "the process that told of it is gone: {printed}");
+}
+
+/// In one project a session is one, and the second process is not shown.
+#[test]
+fn doctor_names_a_session_that_another_process_has() {
+    let d = Daemon::start();
+    let _first = FakeClient::begun(&d.home, "agent-a", "p", "s-1");
+    let refused = || {
+        let looked = svc(&d.home, &["doctor", "--json"]).stdout;
+        looked.contains("a hook was refused in the last hour: session \\\"s-1\\\"")
+    };
+    assert!(!refused());
+    let _second = FakeClient::begun(&d.home, "agent-b", "p", "s-1");
+    assert!(refused());
 }
 
 #[test]

@@ -352,7 +352,7 @@ fn uneditable_file_is_skipped_and_others_are_changed() {
         (CLAUDE, "is not valid JSON"),
         (GEMINI, "has a server named `svc` that is not this program's"),
         (".cursor/mcp.json", "has something else than an object"),
-        (OPENCODE, "is not a file"),
+        (OPENCODE, "is no regular file"),
     ] {
         let line = ran.stderr.lines().find(|line| line.contains(name));
         assert!(line.is_some_and(|line| line.contains(what)), "{name}: {ran:?}");

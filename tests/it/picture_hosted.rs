@@ -197,18 +197,14 @@ fn agent_with_a_silent_host_is_unreachable() {
 }
 
 #[test]
-fn work_for_an_instance_names_the_living_agent_of_that_name() {
+fn work_for_an_instance_starts_an_agent_beside_the_living_one_of_that_name() {
     let d = world();
     start(&d, "task", None);
-    let sent = svc(&d.home, &["send", "task", "this"]);
-    assert_eq!(sent.ok(), "did this\n");
-    assert!(sent.stderr.contains("svc send agent:task:main"), "{sent:?}");
-    let sent = svc(&d.home, &["send", "agent:task:main", "that"]);
-    assert_eq!(
-        (sent.ok(), sent.stderr.contains("agent:task:main")),
-        ("did that\n", false),
-        "{sent:?}"
-    );
+    for (name, word, agents) in [("task", "this", 2), ("agent:task:main", "that", 2)] {
+        let sent = svc(&d.home, &["send", name, word]);
+        assert_eq!(sent.ok(), format!("did {word}\n"), "{name}: {sent:?}");
+        assert_eq!(d.get("/v1/hosts").ok(200)["count"], agents, "{name}");
+    }
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub mod columns;
 pub mod conversation;
 mod event;
 mod exposure;
+mod finding;
 pub mod fit;
 pub mod hook;
 mod id;
@@ -73,6 +74,7 @@ pub use access::{
 };
 pub use event::{Event, EventKind, Framing, GapReason, NewEvent, Retention, Seq, StreamName};
 pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
+pub use finding::{Finding, Level};
 pub use hook::OpenCalls;
 pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HandoverId, HookId, Ids, MachineId, McpSessionId,

@@ -22,7 +22,9 @@ use super::output::{self, Screen};
 use super::{Context, ExitResult};
 
 pub(super) use logs::{LogsArgs, logs};
-pub(super) use start::{ensure_apart, restart, start, start_unattended, stop, stop_running};
+pub(super) use start::{
+    agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
+};
 
 /// Deadline for `/health`, which reads nothing but memory.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -17,6 +17,7 @@ use svc_sys::process_list::is_running;
 use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
+use super::super::agent_away::living_hosts;
 use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
 use super::{DaemonProbe, POLL, find_daemon, find_settled_daemon};
@@ -114,7 +115,7 @@ impl StartingDaemon {
         let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
         let flags = Flags { token_file, ..args.flags.clone() };
         let mut command = Command::new(&program);
-        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags)?);
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags));
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
@@ -216,6 +217,7 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
     }
     let stopped = stop_running(context).await?;
     let stays = daemon::stays_stopped(&context.paths);
+    let agents = agents_that_go_on(context).await;
     let document =
         json!({ "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays });
     context.print(&document, || {
@@ -223,6 +225,7 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
             Some(pid) => format!("svc stopped (pid {pid})"),
             None => "svc is not running".to_owned(),
         })?;
+        agents.iter().try_for_each(|line| output::line(line))?;
         match stopped {
             _ if stays => output::line(
                 "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
@@ -232,6 +235,14 @@ pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
             ),
             None => Ok(()),
         }
+    })
+}
+
+/// A sentence about hosted agents that go on without the daemon, if there are any.
+pub(crate) async fn agents_that_go_on(context: &Context) -> Option<String> {
+    let count = living_hosts(context).await.len();
+    (count > 0).then(|| {
+        format!("agents go on without the daemon ({count}): `svc agent list` shows them, `svc agent stop` ends one")
     })
 }
 

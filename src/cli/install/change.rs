@@ -17,7 +17,7 @@ use svc_sys::{private_file, telemetry};
 use super::report::{ClientChanges, FileResult, Report};
 use super::status::status;
 use super::{InstallArgs, InstallCommand, UninstallArgs, chosen, command, listed_tools, names};
-use crate::cli::daemon::{DaemonProbe, ensure_apart, find_daemon, stop_running};
+use crate::cli::daemon::{DaemonProbe, agents_that_go_on, ensure_apart, find_daemon, stop_running};
 use crate::cli::mcp::change_config;
 use crate::cli::{Context, ExitResult, UsageError};
 
@@ -323,6 +323,7 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
                     "no client is left, so the daemon was stopped (pid {pid}); the next prompt in a session that \
                      is still open starts it again"
                 ));
+                notes.extend(agents_that_go_on(context).await);
             }
             Ok(None) => {}
             Err(error) => {

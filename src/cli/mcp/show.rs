@@ -133,7 +133,7 @@ async fn caller_of(context: &Context, name: &str) -> Result<ProjectClient> {
     ProjectClient::new(context, scope.as_slice()).await
 }
 
-/// The server of this name; an error names similar ones.
+/// The server of this name.
 async fn server(context: &Context, name: &str) -> Result<Value> {
     let client = context.client()?;
     match client.get(&path_of(name, "")?).await {

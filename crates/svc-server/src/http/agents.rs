@@ -320,6 +320,8 @@ struct SendMessageOptions {
     model: Option<String>,
     /// Where a new agent works.
     cwd: Option<String>,
+    /// Where a new agent works if neither `cwd` nor its instance says so.
+    default_cwd: Option<String>,
     /// As the member `tag` beside `opts`.
     tag: Option<String>,
     /// Who asks, which only the operator may choose.
@@ -356,6 +358,7 @@ async fn send_message(
         session: opts.session,
         model: opts.model,
         cwd: opts.cwd,
+        default_cwd: opts.default_cwd,
         from_peer_id: opts.from_peer_id,
         idempotency_key: opts.idempotency_key,
         ..NewDispatch::default()

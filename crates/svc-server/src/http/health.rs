@@ -22,7 +22,7 @@ use prometheus_client::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::log::{COMMIT_SECONDS, Growth, LogStatus};
-use svc_model::{BudgetKind, Caller, DaemonView, Machine, Timestamp};
+use svc_model::{BudgetKind, Caller, DaemonView, Finding, Machine, Timestamp};
 use svc_store::StoreTrouble;
 use svc_sys::config::{Origin, StoreSettings};
 use tokio::{process::Command, sync::Mutex, time::timeout};
@@ -280,27 +280,6 @@ struct DoctorReport {
     ok: bool,
     /// One for each.
     checks: Vec<Finding>,
-}
-
-/// What one check found.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Finding {
-    /// What was looked at.
-    pub check: Cow<'static, str>,
-    pub level: Level,
-    /// What was found.
-    pub detail: String,
-    /// What to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    Ok,
-    Warn,
-    Fail,
 }
 
 async fn show_metrics(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, Problem> {

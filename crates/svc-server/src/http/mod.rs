@@ -28,5 +28,5 @@ pub use crate::web::{Code, Problem};
 pub use connection::{ConnectionBounds, Listener};
 pub use edge::{Edge, serve};
 pub use entry::EntryRules;
-pub use health::{Doctor, Finding, Level};
+pub use health::Doctor;
 pub use request::{App, AppState, Identity, Metrics};
