@@ -10,6 +10,8 @@ use std::{
 
 use htmd::HtmlToMarkdown;
 use reqwest::{Client, Url, header, redirect};
+#[cfg(target_os = "linux")]
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -265,6 +267,11 @@ pub fn convert_page() -> ExitCode {
         if setrlimit(resource, limit).is_err() {
             return ExitCode::FAILURE;
         }
+    }
+    // Linux passes cores on to a program that gathers them, whatever the limit is.
+    #[cfg(target_os = "linux")]
+    if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+        return ExitCode::FAILURE;
     }
     let mut html = String::new();
     if io::stdin().lock().read_to_string(&mut html).is_err() {
