@@ -60,7 +60,8 @@ pub(super) struct RunReport {
 }
 
 pub(super) fn read(runner: &str, text: &str) -> RunReport {
-    let ends = ends_of(text).replace('\r', "\n");
+    // Some patterns span lines: a line end of two characters is one line end.
+    let ends = ends_of(text).replace("\r\n", "\n").replace('\r', "\n");
     let text = strip_str(&ends).to_string();
     let mut report = RunReport::default();
     let has = |names: &str, name: &str| names.split('|').any(|it| it == name);

@@ -321,6 +321,11 @@ fn recorded_outputs_are_judged() {
         let masked = verdict_of(&format!("{command} || true"), &output, Some(0)).0;
         assert_eq!(masked, untold, "{case}: masked");
 
+        // A terminal, as that of `docker run -t`, ends lines with two characters.
+        let on_terminal = output.replace("\r\n", "\n").replace('\n', "\r\n");
+        let told = verdict_of(command, &on_terminal, Some(status));
+        assert_eq!(told, (verdict, summary.to_owned()), "{case}: on a terminal");
+
         // The same holds if the tool is unknown.
         let wrapped = verdict_of("npm test", &output, None).0;
         assert!(wrapped == verdict || wrapped == Unknown, "{case}: {wrapped:?} from npm test");
