@@ -78,7 +78,7 @@ impl FileConfig {
                         }
                     }
                 }
-                (_, Value::Object(members)) => {
+                (known, Value::Object(members)) if is_section(known) => {
                     for (name, value) in members {
                         file.take(format!("{section}.{name}"), value).map_err(bad)?;
                     }
@@ -111,6 +111,12 @@ impl FileConfig {
     pub(in crate::config) fn source_entries(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.servers.iter()
     }
+}
+
+fn is_section(name: &str) -> bool {
+    let keys = [TEXTS, LISTS, NUMBERS, SWITCHES].into_iter().flat_map(|keys| keys.split(' '));
+    let mut keys = keys.chain(BudgetKind::ALL.iter().map(|kind| kind.key()));
+    keys.any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
 /// The form of a key's value, and whether a value has it; `None` if there is no such key.
@@ -182,6 +188,9 @@ mod tests {
             ("[sources]\nexpose = {}", "sources.expose"),
             ("[sources]\nfs = \"x\"", "sources.fs"),
             ("listen = [1]", "listen"),
+            ("listen = {}", "listen"),
+            ("log_level = 2026-01-02", "`log_level`"),
+            ("[retentoin]", "retentoin"),
             ("= 3", "line 1"),
         ];
         for (text, expected) in cases {
