@@ -45,6 +45,7 @@ fn runner_is_found_inside_its_wrappers() {
         ),
         ("unittest", Test, "python -m unittest discover -s tests ;; python manage.py test cart"),
         ("tox", Test, "tox -e py311"),
+        ("script", Test, "hatch run test ;; pdm run test:unit ;; mise run e2e"),
         (
             "npm test",
             Test,
@@ -124,6 +125,8 @@ fn mention_of_a_runner_is_not_a_run() {
         ls # && pytest ;; test -f pytest && cat pytest ;; which pytest ;; \
         command -v cargo ;; vim tests/test_cart.py ;; python -c 'import pytest' ;; \
         python test_cart.py ;; npm run dev ;; npm run test:watch ;; docker compose up -d ;; \
+        docker exec test-db ls ;; docker compose exec -T e2e sh ;; kubectl exec build-1 -- ls ;; \
+        uv run test_cart.py ;; poetry run check.py ;; \
         dotnet --version ;; ruff format . ;; kill $(pgrep pytest) ;; alias t='cargo test' ;; \
         tests=(pytest tests)";
     for command in MENTIONS.split(" ;; ").chain(["", "   "]) {
