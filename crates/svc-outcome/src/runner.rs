@@ -167,15 +167,16 @@ fn of_scripts(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> 
 
 /// `node --test`, `node node_modules/jest/bin/jest.js`.
 fn of_node(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    let is_script = |word: &&String| word.contains("node_modules");
-    let at = args.iter().position(|word| is_script(&word) || word == "--test");
-    let Some((word, rest)) = at.and_then(|at| args[at..].split_first()) else {
-        return Vec::new();
-    };
-    if word == "--test" {
+    // What is behind the name of a script is the script's own.
+    let options = &args[..args.len() - after_options(args, "").len()];
+    if options.iter().any(|word| word == "--test") {
         return not_a_question(args, one("node --test", RunKind::Test));
     }
-    let file = program(word);
+    let at = args.iter().position(|word| word.contains("node_modules"));
+    let Some((script, rest)) = at.and_then(|at| args[at..].split_first()) else {
+        return Vec::new();
+    };
+    let file = program(script);
     let stem = file.trim_start_matches('_').split('.').next().unwrap_or(file);
     let words: Vec<String> = [stem.to_owned()].into_iter().chain(rest.iter().cloned()).collect();
     unwrap(&words, wrappers)

@@ -126,7 +126,7 @@ fn mention_of_a_runner_is_not_a_run() {
         command -v cargo ;; vim tests/test_cart.py ;; python -c 'import pytest' ;; \
         python test_cart.py ;; npm run dev ;; npm run test:watch ;; docker compose up -d ;; \
         docker exec test-db ls ;; docker compose exec -T e2e sh ;; kubectl exec build-1 -- ls ;; \
-        uv run test_cart.py ;; poetry run check.py ;; \
+        uv run test_cart.py ;; poetry run check.py ;; node build.js --test ;; \
         dotnet --version ;; ruff format . ;; kill $(pgrep pytest) ;; alias t='cargo test' ;; \
         tests=(pytest tests)";
     for command in MENTIONS.split(" ;; ").chain(["", "   "]) {
