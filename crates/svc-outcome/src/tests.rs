@@ -358,8 +358,9 @@ fn large_inputs_take_linear_time() {
     let lines = "test result: ok. 1 passed; 0 failed; 0 ignored\n".repeat(SIZE / 47);
     let line = "3 failed, ".repeat(SIZE / 10);
     let escapes = "\u{1b}[31m\u{1b}]0;title".repeat(SIZE / 14);
+    let marks = "  ✓ 3 failed\n".repeat(SIZE / 15);
     let began = Instant::now();
-    for output in [&lines, &line, &escapes] {
+    for output in [&lines, &line, &escapes, &marks] {
         for command in ["cargo test", "npm test", "cargo clippy && cargo test && pytest"] {
             let (_, summary) = verdict_of(command, output, None);
             assert!(summary.len() <= MAX_SUMMARY_BYTES);
