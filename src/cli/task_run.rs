@@ -156,7 +156,8 @@ fn conclude(context: &Context, report: RunReport) -> ExitResult {
     let code = report.exit.shell_code();
     if context.json {
         let task = report.task.as_ref().map(TaskDocument::id);
-        let document = json!({ "task_id": task, "exit_code": code, "leftover": report.leftover });
+        let leftover = report.leftover.as_ref().map(|path| path.display().to_string());
+        let document = json!({ "task_id": task, "exit_code": code, "leftover": leftover });
         output::json(&document)?;
     }
     if let Some(path) = report.leftover {

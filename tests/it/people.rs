@@ -322,7 +322,7 @@ fn operator_can_tell_and_answer() {
     assert_eq!(foreign.code, Some(1), "a message to somebody else: {foreign:?}");
     let missing = svc(&d.home, &["answer", "latest"]);
     assert_eq!(missing.code, Some(2), "no option: {missing:?}");
-    assert!(missing.stderr.contains("no request is open"), "{missing:?}");
+    assert!(missing.stderr.contains("say which option"), "{missing:?}");
     let missing = svc(&d.home, &["answer"]);
     assert!(missing.code == Some(2) && missing.stderr.contains("<OPTION>"), "{missing:?}");
     assert_eq!(

@@ -96,8 +96,7 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     let shown = svc(&d.home, &["inbox"]);
     assert!(shown.ok().contains("touch made") && shown.ok().contains("svc answer"), "{shown:?}");
     let reply = svc(&d.home, &["reply", "latest", "allow"]);
-    let command = format!("`svc answer {} OPTION`", text(&request, "request_id"));
-    assert!(reply.stderr.contains(&command), "the one that takes a session: {reply:?}");
+    assert!(reply.stderr.contains("`svc answer`"), "the one that takes a session: {reply:?}");
     assert!(!hook.is_over(), "it holds the prompt");
 
     // What holds from now on is asked once more.

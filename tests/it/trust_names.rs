@@ -132,44 +132,6 @@ fn daemon_assigned_ids_cannot_be_claimed() {
 }
 
 #[test]
-fn claimed_agent_name_does_not_block_the_agent() {
-    only_if!(is_in_file());
-    let mut d = with_agents();
-    let mut x = FakeClient::start(&d.home, "agent-x", "q", "");
-    x.ok("start_session", &json!({ "session_id": "s-x" }));
-    x.ok("peer_register", &json!({ "display_name": "x", "backend": "test" }));
-    x.ok("start_ghap", &attempt("of x"));
-    d.kill9();
-    // As an earlier daemon left it.
-    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
-    db.execute_batch(
-        "pragma foreign_keys = off;
-        update peer set session_id = 'agent:cat:main', backend = 'exec' where session_id = 's-x';
-        update session set session_id = 'agent:cat:main' where session_id = 's-x';
-        update session_counter set session_id = 'agent:cat:main' where session_id = 's-x';
-        update tool_use set session_id = 'agent:cat:main' where session_id = 's-x';
-        update ghap set session_id = 'agent:cat:main' where session_id = 's-x';",
-    )
-    .expect("rows are changed");
-    drop(db);
-    d.restart();
-    let input = json!({ "instance": "cat", "cwd": d.home.user() });
-    let agent = d.post("/v1/hosts", &input).ok(201);
-    let key = text(&agent, "session_key");
-    let held = d.session(&key);
-    let session = text(&bare(&held, "start_session", &json!({})), "session_id");
-    assert_ne!(session, key, "that one is another's");
-    let active = bare(&held, "get_active_ghap", &json!({ "session_id": session }));
-    assert_eq!(active["has_active"], false, "{active}");
-    bare(&held, "start_ghap", &attempt("of the agent"));
-    let other = bare(&held, "end_session", &json!({ "session_id": key }));
-    assert_eq!(other["error"]["type"], "forbidden", "{other}");
-    assert!(!x.call("get_active_ghap", &json!({})).to_string().contains("of the agent"));
-    let listed = bare(&held, "sessions_list", &json!({}));
-    assert_eq!(own_keys(&listed), [key], "{listed}");
-}
-
-#[test]
 fn later_minted_key_belongs_to_its_holder_only() {
     let d = Daemon::start();
     let mut x = FakeClient::start(&d.home, "agent-x", "q", "");

@@ -210,9 +210,6 @@ fn project_server_shows_only_approved_definitions() {
     let data = json!({ "name": "evil", "project": root, "tools": ["tool add", "tool new"] });
     assert_eq!(told["data"], data);
     assert!(ok(&home, &project, &["list"]).contains("CHANGED"));
-    let doctor = home.command(&["doctor"]).current_dir(&project).output().expect("it runs");
-    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(doctor.contains("svc mcp approve evil"), "{doctor}");
     // The pin survives a restart.
     d.restart();
     let inside = of_project(&d, "s-2", &root);

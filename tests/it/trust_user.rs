@@ -435,7 +435,6 @@ fn busy_default_port_does_not_prevent_the_start() {
 
     let started = svc(&home, &["start"]);
     assert!(started.ok().contains("http://127.0.0.1:"), "{started:?}");
-    assert!(started.stderr.contains("127.0.0.1:6334 is in use"), "{started:?}");
     svc(&home, &["stop"]).ok();
 }
 

@@ -42,6 +42,8 @@ const WRAPPERS: &str = "env cross-env timeout gtimeout time nice ionice stdbuf s
 /// Programs that do so after a verb: `poetry run pytest`, `docker exec app pytest`.
 const ENVIRONMENTS: &str = "uv poetry pipenv pdm hatch pixi pipx conda bundle mise coverage docker podman \
     docker-compose kubectl";
+/// Those of them whose verb may name a script of the project.
+const SCRIPTED: &str = "pipenv pdm hatch pixi mise";
 const SHELLS: &str = "bash sh zsh dash ksh";
 const PACKAGE_MANAGERS: &str = "npm pnpm yarn bun node";
 
@@ -92,7 +94,7 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
             let script = flag.and_then(|flag| args.get(flag + 1));
             script.map_or_else(Vec::new, |script| runners_within(script, wrappers))
         }
-        _ if is_one_of(name, ENVIRONMENTS) => of_environment(args, wrappers),
+        _ if is_one_of(name, ENVIRONMENTS) => of_environment(name, args, wrappers),
         "npm" | "pnpm" | "yarn" | "bun" => of_scripts(name, args, wrappers),
         "node" => of_node(args, wrappers),
         _ if is_python(name) => match after_options(args, "") {
@@ -106,7 +108,7 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
 }
 
 /// `poetry run pytest`, `docker run image pytest`, `kubectl exec pod -- pytest`, `hatch run test`.
-fn of_environment(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
+fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     let verb = args.iter().position(|word| matches!(word.as_str(), "run" | "exec" | "x"));
     let Some((first, more)) = verb.and_then(|at| after_options(&args[at + 1..], "").split_first())
     else {
@@ -119,7 +121,7 @@ fn of_environment(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     // The name of a container or a tool, or a script of the project.
     let found = unwrap(after_options(more, ""), wrappers);
     match script_kind(first) {
-        Some(kind) if found.is_empty() => one("script", kind),
+        Some(kind) if found.is_empty() && is_one_of(name, SCRIPTED) => one("script", kind),
         _ => found,
     }
 }
@@ -165,15 +167,16 @@ fn of_scripts(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> 
 
 /// `node --test`, `node node_modules/jest/bin/jest.js`.
 fn of_node(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
-    let is_script = |word: &&String| word.contains("node_modules");
-    let at = args.iter().position(|word| is_script(&word) || word == "--test");
-    let Some((word, rest)) = at.and_then(|at| args[at..].split_first()) else {
-        return Vec::new();
-    };
-    if word == "--test" {
+    // What is behind the name of a script is the script's own.
+    let options = &args[..args.len() - after_options(args, "").len()];
+    if options.iter().any(|word| word == "--test") {
         return not_a_question(args, one("node --test", RunKind::Test));
     }
-    let file = program(word);
+    let at = args.iter().position(|word| word.contains("node_modules"));
+    let Some((script, rest)) = at.and_then(|at| args[at..].split_first()) else {
+        return Vec::new();
+    };
+    let file = program(script);
     let stem = file.trim_start_matches('_').split('.').next().unwrap_or(file);
     let words: Vec<String> = [stem.to_owned()].into_iter().chain(rest.iter().cloned()).collect();
     unwrap(&words, wrappers)

@@ -367,11 +367,16 @@ struct Before {
 
 impl<'a> LineStatus<'a> {
     pub(super) fn new(commands: &'a [Simple]) -> Self {
-        let sets_pipefail = |simple: &Simple| {
-            simple.words.first().is_some_and(|word| word == "set")
-                && simple.words.iter().any(|word| word == "pipefail")
+        let sets = |is_it: fn(&String) -> bool| {
+            commands.iter().any(|simple| {
+                simple.words.first().is_some_and(|word| word == "set")
+                    && simple.words.iter().any(is_it)
+            })
         };
-        let pipefail = commands.iter().any(sets_pipefail);
+        let pipefail = sets(|word| word == "pipefail");
+        // The end of a line is then like `&&`.
+        let errexit =
+            sets(|word| word == "errexit" || (word.starts_with('-') && word.contains('e')));
         // From the end: whether a later operator hides the status, whether a later command may
         // fail, and the smallest depth of a later pipe.
         let (mut is_hidden, mut another, mut pipes) = (false, false, usize::MAX);
@@ -383,9 +388,9 @@ impl<'a> LineStatus<'a> {
             let is_piped = !pipefail && simple.then == Then::Pipe;
             match simple.then {
                 Then::Background => is_hidden = true,
-                Then::Next => is_hidden |= next.is_some(),
+                Then::Next if !errexit => is_hidden |= next.is_some(),
                 Then::Or => is_hidden |= next.is_some() && !exits,
-                Then::And => {
+                Then::And | Then::Next => {
                     another |= next.is_some_and(|next| !next.lost && !is_harmless(&next.words));
                 }
                 Then::End | Then::Pipe => {}
@@ -403,7 +408,13 @@ impl<'a> LineStatus<'a> {
             match simple.then {
                 Then::Or => before.may_skip = true,
                 Then::And if !simple.lost && !is_harmless(&simple.words) => before.may_fail = true,
-                Then::Next if simple.then_depth == 0 => before = Before::default(),
+                Then::Next => {
+                    let may_fail = before.may_fail || !is_harmless(&simple.words);
+                    if simple.then_depth == 0 {
+                        before = Before::default();
+                    }
+                    before.may_fail |= errexit && may_fail;
+                }
                 _ => {}
             }
         }

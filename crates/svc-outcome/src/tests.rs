@@ -45,6 +45,7 @@ fn runner_is_found_inside_its_wrappers() {
         ),
         ("unittest", Test, "python -m unittest discover -s tests ;; python manage.py test cart"),
         ("tox", Test, "tox -e py311"),
+        ("script", Test, "hatch run test ;; pdm run test:unit ;; mise run e2e"),
         (
             "npm test",
             Test,
@@ -124,6 +125,8 @@ fn mention_of_a_runner_is_not_a_run() {
         ls # && pytest ;; test -f pytest && cat pytest ;; which pytest ;; \
         command -v cargo ;; vim tests/test_cart.py ;; python -c 'import pytest' ;; \
         python test_cart.py ;; npm run dev ;; npm run test:watch ;; docker compose up -d ;; \
+        docker exec test-db ls ;; docker compose exec -T e2e sh ;; kubectl exec build-1 -- ls ;; \
+        uv run test_cart.py ;; poetry run check.py ;; node build.js --test ;; \
         dotnet --version ;; ruff format . ;; kill $(pgrep pytest) ;; alias t='cargo test' ;; \
         tests=(pytest tests)";
     for command in MENTIONS.split(" ;; ").chain(["", "   "]) {
@@ -177,7 +180,10 @@ fn status_counts_where_it_is_the_runners_own() {
         ("pytest > log; ls", "log", Some(0), Unknown, NONE),
         ("pytest | tail -1", "", Some(0), Unknown, NONE),
         ("set -o pipefail; pytest | tee log > /dev/null", "", Some(1), Fail, "exit status 1"),
-        ("set -e\npytest > log\nls", "log", Some(0), Unknown, NONE),
+        ("set -e\npytest > log\nls", "log", Some(0), Pass, "exit status 0"),
+        ("set -e\npytest > log\nls", "log", Some(1), Unknown, "the command failed"),
+        ("set -e\n./prepare\npytest", "no disk", Some(1), Unknown, "the command failed"),
+        ("./prepare\npytest", "", Some(1), Fail, "exit status 1"),
         ("pytest > log || exit 1", "", Some(0), Pass, "exit status 0"),
         ("if pytest > log; then ls; fi", "", Some(0), Unknown, NONE),
         ("! pytest > log", "", Some(0), Unknown, NONE),
@@ -321,6 +327,11 @@ fn recorded_outputs_are_judged() {
         let masked = verdict_of(&format!("{command} || true"), &output, Some(0)).0;
         assert_eq!(masked, untold, "{case}: masked");
 
+        // A terminal, as that of `docker run -t`, ends lines with two characters.
+        let on_terminal = output.replace("\r\n", "\n").replace('\n', "\r\n");
+        let told = verdict_of(command, &on_terminal, Some(status));
+        assert_eq!(told, (verdict, summary.to_owned()), "{case}: on a terminal");
+
         // The same holds if the tool is unknown.
         let wrapped = verdict_of("npm test", &output, None).0;
         assert!(wrapped == verdict || wrapped == Unknown, "{case}: {wrapped:?} from npm test");
@@ -350,8 +361,9 @@ fn large_inputs_take_linear_time() {
     let lines = "test result: ok. 1 passed; 0 failed; 0 ignored\n".repeat(SIZE / 47);
     let line = "3 failed, ".repeat(SIZE / 10);
     let escapes = "\u{1b}[31m\u{1b}]0;title".repeat(SIZE / 14);
+    let marks = "  ✓ 3 failed\n".repeat(SIZE / 15);
     let began = Instant::now();
-    for output in [&lines, &line, &escapes] {
+    for output in [&lines, &line, &escapes, &marks] {
         for command in ["cargo test", "npm test", "cargo clippy && cargo test && pytest"] {
             let (_, summary) = verdict_of(command, output, None);
             assert!(summary.len() <= MAX_SUMMARY_BYTES);

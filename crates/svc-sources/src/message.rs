@@ -135,9 +135,19 @@ pub(super) fn modern_params(params: &str) -> String {
             }),
         ),
     ];
-    let RawMembers(mut members) = RawMembers::parse(params).unwrap_or_default();
-    members.retain(|(name, value)| name != "_meta" || value.get().starts_with('{'));
-    with_meta(members, own).unwrap_or_default()
+    let RawMembers(members) = RawMembers::parse(params).unwrap_or_default();
+    let (written, mut members): (Vec<_>, Vec<_>) =
+        members.into_iter().partition(|(name, _)| name == "_meta");
+    let written = written.first().and_then(|(_, raw)| RawMembers::parse(raw.get()));
+    let RawMembers(mut meta) = written.unwrap_or_default();
+    // What the caller says of itself is not true of this client.
+    meta.retain(|(known, _)| !own.iter().any(|(name, _)| known == name));
+    meta.extend(own.into_iter().filter_map(|(name, value)| {
+        to_raw_value(&value).ok().map(|value| (name.to_owned(), value))
+    }));
+    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok();
+    members.extend(meta.map(|meta| ("_meta".to_owned(), meta)));
+    RawMembers(members).into_text()
 }
 
 /// Params with the trace of the caller's request, unless they have one.
@@ -147,31 +157,24 @@ pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a
     if named.clone().next().is_none() {
         return Cow::Borrowed(params);
     }
-    let members = RawMembers::parse(params);
-    let traced = members.and_then(|RawMembers(members)| with_meta(members, named));
-    traced.map_or(Cow::Borrowed(params), Cow::Owned)
-}
-
-/// Params with more members in `_meta`, which stays as it is where it has them; `None` if it is no
-/// object.
-fn with_meta(
-    mut members: Vec<(String, Box<RawValue>)>,
-    more: impl IntoIterator<Item = (&'static str, Value)>,
-) -> Option<String> {
-    let at = members.iter().position(|(name, _)| name == "_meta");
-    let written = at.map_or("{}", |at| members[at].1.get());
-    let RawMembers(mut meta) = RawMembers::parse(written)?;
-    for (name, value) in more {
-        if !meta.iter().any(|(known, _)| known == name) {
-            meta.push((name.to_owned(), to_raw_value(&value).ok()?));
+    // `None` if `_meta` is no object.
+    let traced = || {
+        let RawMembers(mut members) = RawMembers::parse(params)?;
+        let at = members.iter().position(|(name, _)| name == "_meta");
+        let RawMembers(mut meta) = RawMembers::parse(at.map_or("{}", |at| members[at].1.get()))?;
+        for (name, value) in named {
+            if !meta.iter().any(|(known, _)| known == name) {
+                meta.push((name.to_owned(), to_raw_value(&value).ok()?));
+            }
         }
-    }
-    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok()?;
-    match at {
-        Some(at) => members[at].1 = meta,
-        None => members.push(("_meta".to_owned(), meta)),
-    }
-    Some(RawMembers(members).into_text())
+        let meta = RawValue::from_string(RawMembers(meta).into_text()).ok()?;
+        match at {
+            Some(at) => members[at].1 = meta,
+            None => members.push(("_meta".to_owned(), meta)),
+        }
+        Some(RawMembers(members).into_text())
+    };
+    traced().map_or(Cow::Borrowed(params), Cow::Owned)
 }
 
 /// The member of `_meta` with the caller's `X-Request-Id`.
@@ -357,6 +360,29 @@ mod tests {
         }
         let none = RequestTrace::default();
         assert!(matches!(traced_params(r#"{ "x": 1.0 }"#, &none), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn stateless_requests_introduce_this_client_and_no_other() {
+        for (params, begins) in [
+            ("{}", r#"{"_meta":{"#),
+            (r#"{"x": 1.0,"_meta":{"own": 2.0}}"#, r#"{"x":1.0,"_meta":{"own":2.0,"#),
+            (
+                r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"1999-01-01"}}"#,
+                r#"{"_meta":{"#,
+            ),
+            (r#"{"_meta":{"a":1},"_meta":{"a":2}}"#, r#"{"_meta":{"a":1,"#),
+            // No text can have half a character.
+            (r#"{"_meta":{"\ud83d":1}}"#, r#"{"_meta":{"#),
+            (r#"{"_meta":3}"#, r#"{"_meta":{"#),
+            ("[", r#"{"_meta":{"#),
+        ] {
+            let given = modern_params(params);
+            let rest = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#;
+            assert!(given.starts_with(&format!("{begins}{rest}")), "{params}: {given}");
+            assert!(serde_json::from_str::<Value>(&given).is_ok(), "{params}: {given}");
+            assert_eq!(given.matches("_meta").count(), 1, "{params}: {given}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::os::unix::fs::{
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
 use crate::bounded_file;
@@ -115,17 +116,21 @@ pub fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
 
 /// Opens or creates a file for appending with mode 0600, and removes other users' write permission.
 pub fn append(path: &Path) -> io::Result<File> {
-    // Opening a pipe would block until its other end is open, or fail with this flag.
+    let no_file = || io::Error::from(untrusted(path, "is not a file", "move it away"));
     let mut options = OpenOptions::new();
     options
         .append(true)
         .create(true)
         .mode(0o600)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-    let file = options.open(path).map_err(|error| name_link(path, error))?;
+    // A pipe without a reader, and a socket, fail at once with this error.
+    let file = options.open(path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => no_file(),
+        _ => name_link(path, error),
+    })?;
     let meta = file.metadata()?;
     if meta.file_type().is_fifo() {
-        return Err(untrusted(path, "is not a file", "move it away").into());
+        return Err(no_file());
     }
     // A device such as /dev/null keeps its owner and mode.
     if meta.is_file() {
@@ -591,6 +596,8 @@ mod tests {
                 refused.expect_err(name);
             }
         }
+        let error = append(&at("pipe")).expect_err("is a pipe").to_string();
+        assert!(error.contains("is not a file") && error.contains("move it away"), "{error}");
         let error = read_settings(&at("pipe")).expect_err("is a pipe").to_string();
         assert_eq!(error, "is no regular file");
         fs::write(at("large"), vec![b'#'; (4 << 20) + 1]).expect("is written");

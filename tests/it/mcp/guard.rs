@@ -155,6 +155,8 @@ fn metric_labels_are_not_chosen_by_clients() {
     }
     let metrics = String::from_utf8_lossy(&d.get("/metrics").body).into_owned();
     assert!(!metrics.contains("made_up"));
+    let timed = "svc_mcp_request_duration_seconds_count{method=\"initialize\"} 2";
+    assert!(metrics.contains(timed), "{metrics}");
 }
 
 /// A call that waits is counted when it ends, by its outcome.

@@ -52,7 +52,7 @@ fn relayed_items_have_unique_names_and_unchanged_bytes() {
     );
     assert!(templates.to_string().contains(r#""x-own":1"#), "{templates}");
     let names = texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name");
-    assert_eq!(names, ["inbox", "task", "servers", "toy__greet", "zoo__greet"]);
+    assert_eq!(names, ["servers", "toy__greet", "zoo__greet"]);
     let expected = r#""result":{"contents":[ {"uri":"toy://item/7","text":"\u0041","x":1.0} ]}}"#;
     for uri in ["toy://item/7", "svc+zoo:toy://item/7"] {
         let read = raw(&d, "resources/read", &json!({ "uri": uri }).to_string());

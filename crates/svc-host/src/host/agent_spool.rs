@@ -20,6 +20,8 @@ use tokio::sync::{Notify, watch};
 
 /// Bytes pending for the disk at which the host stops reading the agent's output.
 const MAX_PENDING: usize = 1024 * 1024;
+/// Bytes of the file between two entries of the index.
+const INDEX_STEP: u64 = 64 * 1024;
 /// Delay before a retry when the disk is full or broken.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -41,8 +43,11 @@ struct SharedSpool {
 #[derive(Debug, Default)]
 struct Pending {
     bytes: Vec<u8>,
-    /// The end of each event's line in the file, whether written or pending.
-    ends: Vec<u64>,
+    /// Offset of the last event, whether written or pending.
+    offset: u64,
+    /// Bytes of all events, whether written or pending.
+    end: u64,
+    index: Vec<SpoolMark>,
     entries: Vec<EntryMark>,
     error: Option<String>,
     closed: bool,
@@ -54,9 +59,18 @@ pub(super) struct SpoolEnd {
     pub(super) bytes: u64,
 }
 
+/// Index entry: the event after `offset` begins at byte `at`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SpoolMark {
+    pub(super) offset: u64,
+    pub(super) at: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryMark {
     pub(super) offset: u64,
+    at: u64,
+    bytes: u32,
     pub(super) is_of_tool: bool,
 }
 
@@ -70,7 +84,10 @@ impl AgentSpool {
         let shared = Arc::new(SharedSpool {
             file,
             owner,
-            pending: Mutex::default(),
+            pending: Mutex::new(Pending {
+                index: vec![SpoolMark { offset: 0, at: 0 }],
+                ..Pending::default()
+            }),
             work: Condvar::new(),
             room: Notify::new(),
             committed: watch::Sender::new(SpoolEnd::default()),
@@ -94,7 +111,7 @@ impl AgentSpool {
         let mut pending = self.0.lock();
         let pending = &mut *pending;
         let began = pending.bytes.len();
-        let offset = pending.ends.len() as u64 + 1;
+        let offset = pending.offset + 1;
         let written = serde_json::to_writer(&mut pending.bytes, body).map_err(io::Error::other);
         let closing = pending.bytes.pop();
         let rest =
@@ -102,13 +119,18 @@ impl AgentSpool {
         if written.and(rest).is_err() || closing != Some(b'}') {
             // Our values serialise; an event that does not must not leave a partial line.
             pending.bytes.truncate(began);
-            return offset - 1;
+            return pending.offset;
         }
         pending.bytes.push(b'\n');
-        let end = pending.position_after(offset - 1) + (pending.bytes.len() - began) as u64;
-        pending.ends.push(end);
+        let bytes = pending.bytes.len() - began;
         if let Some(is_of_tool) = entry {
-            pending.entries.push(EntryMark { offset, is_of_tool });
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            pending.entries.push(EntryMark { offset, at: pending.end, bytes, is_of_tool });
+        }
+        pending.offset = offset;
+        pending.end += bytes as u64;
+        if pending.index.last().is_none_or(|mark| pending.end - mark.at >= INDEX_STEP) {
+            pending.index.push(SpoolMark { offset, at: pending.end });
         }
         self.0.work.notify_one();
         offset
@@ -116,8 +138,7 @@ impl AgentSpool {
 
     /// Bytes of all events, including pending ones.
     pub(super) fn appended(&self) -> u64 {
-        let pending = self.0.lock();
-        pending.ends.last().copied().unwrap_or(0)
+        self.0.lock().end
     }
 
     /// Waits until less than [`MAX_PENDING`] is pending.
@@ -142,7 +163,7 @@ impl AgentSpool {
 
     /// Waits until all events appended so far are on the disk.
     pub(super) async fn settled(&self) {
-        let offset = self.0.lock().ends.len() as u64;
+        let offset = self.0.lock().offset;
         let mut committed = self.committed();
         committed.wait_for(|end| end.offset >= offset).await.ok();
     }
@@ -152,9 +173,29 @@ impl AgentSpool {
         self.0.lock().error.clone()
     }
 
-    /// The position after the event at `offset`.
-    pub(super) fn position_after(&self, offset: u64) -> u64 {
-        self.0.lock().position_after(offset)
+    /// The position after the event at `offset`, which must be on the disk.
+    pub(super) fn position_after(&self, offset: u64) -> io::Result<u64> {
+        let mark = {
+            let pending = self.0.lock();
+            let next = pending.index.partition_point(|mark| mark.offset <= offset);
+            pending.index[next.saturating_sub(1)]
+        };
+        let (mut at, mut left) = (mark.at, offset.saturating_sub(mark.offset));
+        let mut block = vec![0; 64 * 1024];
+        while left > 0 {
+            let read = self.0.file.read_at(&mut block, at)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let mut ends = block[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+            let wanted = usize::try_from(left - 1).unwrap_or(usize::MAX);
+            if let Some((end, _)) = ends.nth(wanted) {
+                return Ok(at + end as u64 + 1);
+            }
+            left -= memchr::memchr_iter(b'\n', &block[..read]).count() as u64;
+            at += read as u64;
+        }
+        Ok(at)
     }
 
     /// Whole events from `at`, where one begins, to `end`; about `size` bytes.
@@ -174,9 +215,8 @@ impl AgentSpool {
     }
 
     pub(super) fn read_entry(&self, entry: &EntryMark) -> io::Result<Vec<u8>> {
-        let (at, end) = (self.position_after(entry.offset - 1), self.position_after(entry.offset));
-        let mut line = vec![0; usize::try_from(end - at).unwrap_or(usize::MAX)];
-        self.read_at(&mut line, at)?;
+        let mut line = vec![0; entry.bytes as usize];
+        self.read_at(&mut line, entry.at)?;
         Ok(line)
     }
 
@@ -184,14 +224,6 @@ impl AgentSpool {
     pub(super) fn close(&self) {
         self.0.lock().closed = true;
         self.0.work.notify_one();
-    }
-}
-
-impl Pending {
-    /// The position after the event at `offset`; 0 is the beginning.
-    fn position_after(&self, offset: u64) -> u64 {
-        let at = usize::try_from(offset).unwrap_or(usize::MAX).checked_sub(1);
-        at.map_or(0, |at| self.ends[at])
     }
 }
 
@@ -211,7 +243,7 @@ impl SharedSpool {
                 return;
             }
             std::mem::swap(&mut batch, &mut pending.bytes);
-            let offset = pending.ends.len() as u64;
+            let offset = pending.offset;
             drop(pending);
             self.room.notify_waiters();
             let at = self.committed.borrow().bytes;
@@ -255,8 +287,10 @@ mod tests {
         spool.settled().await;
         let end = spool.end();
         assert_eq!(end.offset, 5000);
+        let marks = spool.0.lock().index.len() as u64;
+        assert!(marks <= end.bytes / INDEX_STEP + 1, "memory does not grow with each event");
         for after in [0, 1, 499, 2499, 2500, 4998, 4999] {
-            let at = spool.position_after(after);
+            let at = spool.position_after(after).unwrap();
             let mut bytes = vec![0; usize::try_from(end.bytes - at).unwrap()];
             spool.read_at(&mut bytes, at).unwrap();
             let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
@@ -265,7 +299,7 @@ mod tests {
                 "agent_id": "ag_test", "offset": after + 1, "timestamp": "1970-01-01T00:00:00.007Z" });
             assert_eq!(event, expected);
         }
-        assert_eq!(spool.position_after(5000), end.bytes);
+        assert_eq!(spool.position_after(5000).unwrap(), end.bytes);
     }
 
     #[tokio::test]

@@ -318,7 +318,7 @@ fn attach(request: &HostRequest, host: &HostContext) -> Result<(AttachAnswer, u6
         let last = end.offset;
         return Err(format!("offset {after} is beyond the end of the stream, which is {last}"));
     }
-    let position = host.spool.position_after(after);
+    let position = host.spool.position_after(after).map_err(|error| format!("spool: {error}"))?;
     let answer = AttachAnswer {
         agent_id: host.agent_id.clone(),
         stream_offset: end.offset,

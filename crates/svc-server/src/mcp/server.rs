@@ -8,13 +8,14 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use futures_util::FutureExt as _;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-    registry::Registry,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::{Registry, Unit},
 };
 use serde_json::{Map, Value};
 use svc_core::{
@@ -334,9 +335,10 @@ fn parse_capabilities(json: &str) -> Arc<Map<String, Value>> {
     Arc::new(serde_json::from_str(json).unwrap_or_default())
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct McpMetrics {
     requests: Family<McpRequestLabels, Counter>,
+    seconds: Family<MethodLabel, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -345,6 +347,11 @@ struct McpRequestLabels {
     name: Arc<str>,
     era: &'static str,
     outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MethodLabel {
+    method: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -373,10 +380,27 @@ impl RequestOutcome {
     }
 }
 
+impl Default for McpMetrics {
+    fn default() -> Self {
+        let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
+        Self { requests: Family::default(), seconds }
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0])
+}
+
 impl McpMetrics {
-    /// Adds the counter to `registry`, whose prefix is `svc`.
+    /// Adds the metrics to `registry`, whose prefix is `svc`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("mcp_requests", "MCP requests answered", self.requests.clone());
+        registry.register_with_unit(
+            "mcp_request_duration",
+            "Time to the answer of an MCP request",
+            Unit::Seconds,
+            self.seconds.clone(),
+        );
     }
 }
 
@@ -388,11 +412,12 @@ pub(crate) struct RequestMeter {
     /// a series.
     pub(crate) name: Arc<str>,
     pub(crate) era: RequestEra,
+    started: Instant,
 }
 
 impl RequestMeter {
     pub(crate) fn start(method: &str, name: &str, era: RequestEra) -> Self {
-        Self { method: known_method(method), name: name.into(), era }
+        Self { method: known_method(method), name: name.into(), era, started: Instant::now() }
     }
 
     pub(crate) fn count(&self, metrics: &McpMetrics, outcome: RequestOutcome) {
@@ -400,6 +425,8 @@ impl RequestMeter {
         let (name, outcome) = (Arc::clone(&self.name), outcome.as_str());
         let labels = McpRequestLabels { method, name, era, outcome };
         metrics.requests.get_or_create(&labels).inc();
+        let elapsed = self.started.elapsed().as_secs_f64();
+        metrics.seconds.get_or_create(&MethodLabel { method }).observe(elapsed);
     }
 }
 

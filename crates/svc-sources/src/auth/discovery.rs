@@ -246,10 +246,10 @@ fn bearer_params(text: &str) -> Option<HashMap<String, String>> {
     for part in PART.captures_iter(text) {
         let group = |at| part.get_group(at).map(|span| &text[span]);
         let name = group(1).unwrap_or_default();
-        match (group(2).or(group(3)), &mut params) {
+        let value = group(2).map(unescaped).or(group(3).map(str::to_owned));
+        match (value, &mut params) {
             (Some(value), Some(params)) => {
                 let params: &mut HashMap<String, String> = params;
-                let value = value.replace("\\\"", "\"").replace("\\\\", "\\");
                 params.entry(name.to_ascii_lowercase()).or_insert(value);
             }
             (Some(_), None) => {}
@@ -259,6 +259,16 @@ fn bearer_params(text: &str) -> Option<HashMap<String, String>> {
         }
     }
     params
+}
+
+/// A quoted text, in which a backslash makes any character itself (RFC 9110 5.6.4).
+fn unescaped(quoted: &str) -> String {
+    let mut chars = quoted.chars();
+    std::iter::from_fn(|| match chars.next()? {
+        '\\' => chars.next(),
+        other => Some(other),
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -370,6 +380,13 @@ mod tests {
                 "Bearer scope=\"a \\\"b\\\"\"  , Basic realm=\"x\"",
                 Some("a \"b\""),
                 None,
+                false,
+                true,
+            ),
+            (
+                r#"Bearer resource_metadata="https:\/\/h\/m", scope="a\\b""#,
+                Some(r"a\b"),
+                Some("https://h/m"),
                 false,
                 true,
             ),

@@ -10,6 +10,8 @@ use std::{
 
 use htmd::HtmlToMarkdown;
 use reqwest::{Client, Url, header, redirect};
+#[cfg(target_os = "linux")]
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -211,6 +213,9 @@ const SECONDS: u64 = 10;
 /// Most memory of a conversion, in bytes.
 const MEMORY: u64 = 1024 * 1024 * 1024;
 
+/// Most Markdown of a page, in bytes: each line of a nested list is indented by its depth.
+const MARKDOWN: u64 = 32 * 1024 * 1024;
+
 /// Elements without text for a reader.
 const LEFT_OUT: [&str; 7] = ["script", "style", "noscript", "template", "svg", "iframe", "head"];
 
@@ -238,10 +243,10 @@ async fn in_process(html: &str) -> io::Result<String> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let (Some(mut input), Some(mut output)) = (converter.stdin.take(), converter.stdout.take())
-    else {
+    let (Some(mut input), Some(output)) = (converter.stdin.take(), converter.stdout.take()) else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
+    let mut output = output.take(MARKDOWN);
     let mut text = String::new();
     let write = async {
         let written = input.write_all(html.as_bytes()).await;
@@ -251,6 +256,9 @@ async fn in_process(html: &str) -> io::Result<String> {
     // The converter may end before it has read all of its input.
     let (_, read) = tokio::join!(write, output.read_to_string(&mut text));
     read?;
+    if output.limit() == 0 {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let status = converter.wait().await?;
     if status.success() { Ok(text) } else { Err(io::Error::other(status.to_string())) }
 }
@@ -265,6 +273,11 @@ pub fn convert_page() -> ExitCode {
         if setrlimit(resource, limit).is_err() {
             return ExitCode::FAILURE;
         }
+    }
+    // Linux passes cores on to a program that gathers them, whatever the limit is.
+    #[cfg(target_os = "linux")]
+    if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+        return ExitCode::FAILURE;
     }
     let mut html = String::new();
     if io::stdin().lock().read_to_string(&mut html).is_err() {

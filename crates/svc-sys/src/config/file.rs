@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use svc_model::BudgetKind;
 
 use super::ConfigError;
-use super::setting::{each, scope};
 use crate::private_file;
 
 // The keys by the form of their values; `Config` documents them.
@@ -78,7 +77,7 @@ impl FileConfig {
                         }
                     }
                 }
-                (_, Value::Object(members)) => {
+                (known, Value::Object(members)) if is_section(known) => {
                     for (name, value) in members {
                         file.take(format!("{section}.{name}"), value).map_err(bad)?;
                     }
@@ -111,6 +110,12 @@ impl FileConfig {
     pub(in crate::config) fn source_entries(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.servers.iter()
     }
+}
+
+fn is_section(name: &str) -> bool {
+    let keys = [TEXTS, LISTS, NUMBERS, SWITCHES].into_iter().flat_map(|keys| keys.split(' '));
+    let mut keys = keys.chain(BudgetKind::ALL.iter().map(|kind| kind.key()));
+    keys.any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
 /// The form of a key's value, and whether a value has it; `None` if there is no such key.
@@ -161,6 +166,22 @@ impl SessionScopes {
     }
 }
 
+pub fn scope(text: &str) -> Result<String, String> {
+    let is_word =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
+    if text.is_empty() || !text.bytes().all(is_word) {
+        return Err(format!("`{text}` is no scope: a word such as agents, approve or read_all"));
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn each<T>(
+    items: &[String],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    items.iter().map(|item| parse(item)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +203,9 @@ mod tests {
             ("[sources]\nexpose = {}", "sources.expose"),
             ("[sources]\nfs = \"x\"", "sources.fs"),
             ("listen = [1]", "listen"),
+            ("listen = {}", "listen"),
+            ("log_level = 2026-01-02", "`log_level`"),
+            ("[retentoin]", "retentoin"),
             ("= 3", "line 1"),
         ];
         for (text, expected) in cases {

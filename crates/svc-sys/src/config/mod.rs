@@ -19,9 +19,9 @@ use clap::Args;
 use serde::Serialize;
 
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
-pub use file::{FileConfig, SessionScopes};
+pub use file::{FileConfig, SessionScopes, scope};
 pub use resolve::Config;
-pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode, scope};
+pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode};
 pub use store::{ListenMode, Password, StoreSettings, StoreUrl};
 
 /// A snapshot of environment variables.

@@ -329,6 +329,37 @@ mod tests {
     }
 
     #[test]
+    fn flag_of_a_setting_has_the_name_of_its_key() {
+        let text = |text: &str| Some(text.to_owned());
+        let flags = Flags {
+            allowed_host: vec!["x.org".to_owned()],
+            daemon_name: text("box"),
+            log_format: text("json"),
+            log_level: text("debug"),
+            no_auth: true,
+            store_connect_timeout: Some(3),
+            store_listen: text("poll"),
+            store_max_connections: Some(5),
+            store_schema: text("team"),
+            token_file: Some("/t".into()),
+            ..listening("127.0.0.1:1")
+        };
+        let config = resolve(&[], &flags, "").expect("is valid");
+        let rows = config.rows.iter().filter(|row| row.origin == Origin::Flag);
+        let mut keys: Vec<&str> = rows.map(|row| row.key).collect();
+        keys.sort();
+        let flagged = "allowed_host daemon.name listen log_format log_level no_auth \
+            store.connect_timeout store.listen store.max_connections store.schema token_file";
+        assert_eq!(keys, flagged.split(' ').collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn relative_token_file_starts_at_the_folder_of_the_file() {
+        let config = resolve(&[], &Flags::default(), "token_file = \"secret\"");
+        assert_eq!(config.expect("is valid").token_file.value, Path::new("/h/secret"));
+    }
+
+    #[test]
     fn no_auth_is_for_loopback_only() {
         let cases = [
             ("127.0.0.1:0", true),

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use svc_model::hook::HookClient;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
+use super::file::each;
 use super::{ConfigError, Env, FileConfig, Flags};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,15 +263,6 @@ pub(super) fn cold_wait(seconds: u64) -> Result<u64, String> {
     if seconds <= 8 { Ok(seconds) } else { Err("must be from 0 to 8 seconds".to_owned()) }
 }
 
-pub fn scope(text: &str) -> Result<String, String> {
-    let is_word =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
-    if text.is_empty() || !text.bytes().all(is_word) {
-        return Err(format!("`{text}` is no scope: a word such as agents, approve or read_all"));
-    }
-    Ok(text.to_owned())
-}
-
 /// Which idle sessions a message may wake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -405,13 +397,6 @@ fn positive(number: u64) -> Result<u64, String> {
 
 pub(super) fn ping_pong(turns: u32) -> Result<u32, String> {
     if turns <= 5 { Ok(turns) } else { Err(format!("{turns} is not between 0 and 5")) }
-}
-
-pub(super) fn each<T>(
-    items: &[String],
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    items.iter().map(|item| parse(item)).collect()
 }
 
 /// Splits at commas and drops blank items.
