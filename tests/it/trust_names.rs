@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, Home, eventually};
 use crate::expect::{problem, text};
 use crate::identity::{FakeClient, bare, event, id_of, peer_of, prompt, start};
-use crate::stored::is_in_file;
 use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(20);

@@ -175,6 +175,10 @@ fn call_with_an_unparsable_row_has_an_unknown_outcome() {
     for (column, value, id, primed) in &begun {
         let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
         let stored = last_event(&d, call);
+        if *column == "credential" {
+            assert_eq!(stored["error"]["data"]["code"], "unauthorized", "{stored}");
+            continue;
+        }
         let error = tool_error(&stored["result"], "unavailable");
         let text = error["message"].as_str().expect("a message");
         assert!(text.contains("outcome is unknown"), "{column} {value}: {text}");

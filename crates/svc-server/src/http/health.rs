@@ -1,10 +1,7 @@
 //! The daemon's own state: `/health` and `/v1/health`, the findings of `svc doctor` for clients
 //! without a terminal, and all metrics in the formats of Prometheus and OpenMetrics.
 
-use std::{
-    borrow::Cow, collections::HashSet, ffi::OsString, fmt, path::PathBuf, process::Stdio,
-    time::Duration,
-};
+use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
 use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -20,16 +17,16 @@ use prometheus_client::{
     registry::Registry,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use svc_core::service::log::{COMMIT_SECONDS, Growth, LogStatus};
-use svc_model::{BudgetKind, Caller, DaemonView, Finding, Machine, Timestamp};
+use svc_model::{BudgetKind, Caller, DaemonView, Machine, Timestamp};
 use svc_store::StoreTrouble;
-use svc_sys::config::{Origin, StoreSettings};
-use tokio::{process::Command, sync::Mutex, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
+    doctor::DoctorReport,
     request::{Json, JsonResult, PREFIX, may_read_all},
 };
 use crate::web::Accept;
@@ -224,62 +221,6 @@ async fn examine(app: App, caller: Caller) -> JsonResult<DoctorReport> {
         Ok(findings) => findings.map(Json).map_err(|error| failed(&error)),
         Err(late) => Err(failed(&late)),
     }
-}
-
-/// Runs `svc doctor` as a process of its own, which checks this daemon from outside.
-#[derive(Debug)]
-pub struct Doctor {
-    program: PathBuf,
-    home: Option<PathBuf>,
-    /// Variables for what flags of this daemon said of its database.
-    store: Vec<(&'static str, OsString)>,
-    /// One run at a time; concurrent requests wait.
-    turn: Mutex<()>,
-}
-
-impl Doctor {
-    /// `home` is the data folder, if it differs from the environment's.
-    pub fn new(program: PathBuf, home: Option<PathBuf>, store: &StoreSettings) -> Self {
-        Self { program, home, store: variables(store), turn: Mutex::new(()) }
-    }
-
-    /// Runs the checks. Fails if the program prints no report.
-    async fn run(&self) -> std::io::Result<DoctorReport> {
-        let _turn = self.turn.lock().await;
-        let output = Command::new(&self.program)
-            .args(["doctor", "--json"])
-            .envs(self.home.as_ref().map(|home| ("SVC_HOME", home)))
-            .envs(self.store.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await?;
-        serde_json::from_slice(&output.stdout).map_err(std::io::Error::from)
-    }
-}
-
-fn variables(store: &StoreSettings) -> Vec<(&'static str, OsString)> {
-    let of_flag =
-        |origin: Origin, value: Option<OsString>| value.filter(|_| origin == Origin::Flag);
-    // An address in a flag has no password.
-    let url = store.url.value.as_ref().map(|url| url.shown().into());
-    let file = store.password_file.value.clone().map(PathBuf::into_os_string);
-    let schema = Some(store.schema.value.clone().into());
-    let variables = [
-        ("SVC_STORE_URL", of_flag(store.url.origin, url)),
-        ("SVC_STORE_PASSWORD_FILE", of_flag(store.password_file.origin, file)),
-        ("SVC_STORE_SCHEMA", of_flag(store.schema.origin, schema)),
-    ];
-    variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
-}
-
-/// What the checks found.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-struct DoctorReport {
-    /// Whether none failed.
-    ok: bool,
-    /// One for each.
-    checks: Vec<Finding>,
 }
 
 async fn show_metrics(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, Problem> {

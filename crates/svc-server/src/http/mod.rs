@@ -11,6 +11,7 @@ mod admission;
 mod agents;
 mod api;
 mod connection;
+mod doctor;
 mod edge;
 mod entry;
 mod events;
@@ -26,7 +27,7 @@ mod tests;
 
 pub use crate::web::{Code, Problem};
 pub use connection::{ConnectionBounds, Listener};
+pub use doctor::Doctor;
 pub use edge::{Edge, serve};
 pub use entry::EntryRules;
-pub use health::Doctor;
 pub use request::{App, AppState, Identity, Metrics};

@@ -11,7 +11,7 @@ use svc_model::hook::{AttendedPrompts, HookClient};
 use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::agents::AgentsConfig;
-use super::file::{FileConfig, SessionScopes};
+use super::file::{FileConfig, SessionScopes, scope};
 use super::setting::{
     self, ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, SettingSources, WakeMode,
 };
@@ -193,7 +193,7 @@ impl Config {
             sessions_max_ping_pong: given
                 .checked("sessions.max_ping_pong", setting::ping_pong)?
                 .or(policy.max_ping_pong),
-            sessions_scopes: given.list("sessions.scopes", setting::scope)?.or_default(),
+            sessions_scopes: given.list("sessions.scopes", scope)?.or_default(),
             sources_expose: given
                 .text("sources.expose", str::parse::<ToolExposure>)?
                 .shown_as(|given| given, |expose| json!(expose.map(ToolExposure::as_str))),
