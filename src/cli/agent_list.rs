@@ -44,7 +44,6 @@ const INSTANCES: Listing = Listing {
 };
 
 #[derive(Debug, Clone, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct AgentListArgs {
     /// The configured ways to run agents, and whether each can be started
     #[arg(long, conflicts_with_all = ["state", "instance", "backend", "project", "hosted", "all", "limit", "cursor"])]
@@ -236,9 +235,10 @@ pub(super) fn print_agent(context: &Context, agent: &Value) -> ExitResult {
 
 pub(super) fn print_stopped(context: &Context, agent: &str, stopped: &Value) -> ExitResult {
     let agent = output::visible(agent);
-    let line = match stopped["stopped"] == true {
-        true => format!("{agent} has ended"),
-        false => format!("{agent} has not ended yet: `svc agent status {agent}` says how it is"),
+    let line = if stopped["stopped"] == true {
+        format!("{agent} has ended")
+    } else {
+        format!("{agent} has not ended yet: `svc agent status {agent}` says how it is")
     };
     context.print_line(stopped, &line)
 }

@@ -239,8 +239,9 @@ async fn show(context: &Context, client: &Client, message: &Value) -> ExitResult
         shown[end] =
             name.map_or(id.clone(), |name| format!("{name} ({})", output::plain(&id)).into());
     }
-    let members = shown.as_object_mut();
-    members.into_iter().for_each(|all| all.retain(|_, value| !value.is_null()));
+    if let Some(members) = shown.as_object_mut() {
+        members.retain(|_, value| !value.is_null());
+    }
     output::block(&output::readable(&shown, context.screen.fit_width())).map(|()| ExitCode::SUCCESS)
 }
 

@@ -148,9 +148,10 @@ async fn uninstall(context: &Context, unit: &Unit) -> ExitResult {
         "manager": unit.manager, "path": unit.path, "unit": "absent",
         "removed": is_there, "daemon_pid": running, "problem": problem,
     });
-    let line = match is_there {
-        true => format!("{} removed", unit.path.display()),
-        false => "nothing is installed".to_owned(),
+    let line = if is_there {
+        format!("{} removed", unit.path.display())
+    } else {
+        "nothing is installed".to_owned()
     };
     context.print_line(&document, &line)?;
     if let Some(problem) = problem {

@@ -84,8 +84,9 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
         ToolsCommand::Show { name } => {
             let tool = find(&context.client()?, &name).await?;
             let mut shown = tool.clone();
-            let members = shown.as_object_mut();
-            members.into_iter().for_each(|all| all.retain(|key, _| SHOWN.contains(&&**key)));
+            if let Some(members) = shown.as_object_mut() {
+                members.retain(|key, _| SHOWN.contains(&&**key));
+            }
             let width = context.screen.fit_width();
             context.print(&tool, || output::block(&output::readable(&shown, width)))
         }

@@ -82,7 +82,9 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
     match name {
         "timeout" | "gtimeout" => {
             let mut found = within(args);
-            found.iter_mut().for_each(|found| found.timed = true);
+            for found in &mut found {
+                found.timed = true;
+            }
             found
         }
         _ if is_one_of(name, WRAPPERS) => within(args),

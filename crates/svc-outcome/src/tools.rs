@@ -128,9 +128,8 @@ pub(super) fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
     let line = format!("{name} {} ", words.join(" ")).replace("  ", " ");
     let mut programs = PROGRAMS.iter().zip(PATTERNS.iter());
     let found = match programs.find(|(_, pattern)| pattern.is_match(&line)) {
-        Some((&("", ..), _)) => Vec::new(),
+        Some((&("", ..), _)) | None => Vec::new(),
         Some((&(name, kind, _), _)) => one(name, kind),
-        None => Vec::new(),
     };
     not_a_question(args, found)
 }

@@ -214,9 +214,8 @@ fn address(text: &str) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
-    #![cfg(target_os = "linux")]
-
     use std::net::{TcpListener, TcpStream};
 
     use super::*;

@@ -57,6 +57,7 @@ pub(super) struct HealthDocument {
     pub(super) started_at: Option<String>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a command makes one or two")]
 pub(super) enum DaemonProbe {
     /// Nobody listens on the socket, and nobody holds the database.
     Absent,

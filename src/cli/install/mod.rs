@@ -116,7 +116,7 @@ fn scope(text: &str) -> Result<String, String> {
 fn command(context: &Context) -> anyhow::Result<ClientCommand> {
     let path = program::own_name(&context.env)?;
     let default_home = context.env.os("HOME").map(|home| Path::new(home).join(".local/share/svc"));
-    Ok(ClientCommand::new(&path, &context.paths.home, default_home.as_deref())?)
+    ClientCommand::new(&path, &context.paths.home, default_home.as_deref())
 }
 
 fn listed_tools(context: &Context) -> Vec<&'static str> {

@@ -23,7 +23,7 @@ pub fn services(test: &TestStore) -> Services {
 }
 
 pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
-    configured(test, tuning, ServiceSettings::default())
+    configured(test, &tuning, ServiceSettings::default())
 }
 
 /// Services that keep the secrets of sessions in this data folder.
@@ -31,13 +31,13 @@ pub fn services_in(test: &TestStore, home: &Path) -> Services {
     let secrets = Some(SessionSecrets::in_home(home));
     let sessions = SessionSettings { secrets, ..SessionSettings::default() };
     let settings = ServiceSettings { sessions, ..ServiceSettings::default() };
-    configured(test, Tuning::default(), settings)
+    configured(test, &Tuning::default(), settings)
 }
 
-fn configured(test: &TestStore, tuning: Tuning, settings: ServiceSettings) -> Services {
+fn configured(test: &TestStore, tuning: &Tuning, settings: ServiceSettings) -> Services {
     let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
     let (store, clock) = (test.store.clone(), Arc::clone(&test.clock) as _);
-    Services::new(store, clock, Ids::counting(), tuning, tokens, settings)
+    Services::new(store, clock, Ids::counting(), *tuning, tokens, settings)
 }
 
 /// Stores the running agent `ag_1`, of which nothing else is on record.

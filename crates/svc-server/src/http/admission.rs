@@ -167,7 +167,7 @@ struct AnswerReader {
 impl AnswerReader {
     /// A chunk of the response that frees its part of the budget when its last byte has been
     /// written.
-    fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
+    fn counted(bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         if hold.is_none() {
             return bytes;
         }
@@ -182,7 +182,7 @@ impl AnswerReader {
         loop {
             sleep(CAPACITY_POLL).await;
             if let Ok(hold) = self.hold(&bytes) {
-                return self.counted(bytes, hold);
+                return Self::counted(bytes, hold);
             }
         }
     }
@@ -256,7 +256,7 @@ impl http_body::Body for AnswerBody {
             None => reader.hold(&bytes),
         };
         let bytes = if let Ok(hold) = hold {
-            reader.counted(bytes, hold)
+            AnswerReader::counted(bytes, hold)
         } else {
             let mut waiting = reader.clone().wait_for_capacity(bytes).boxed();
             let polled = waiting.as_mut().poll(cx);

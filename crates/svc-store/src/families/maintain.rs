@@ -455,7 +455,7 @@ mod tests {
     const ROWS: u64 = 2 * limits::SWEPT_ROWS_PER_JOB as u64 + 1;
     const BEFORE: Timestamp = Timestamp::from_millis(500);
 
-    async fn count(test: &TestStore, sql: &'static str) -> i64 {
+    fn count(test: &TestStore, sql: &'static str) -> i64 {
         test.column(sql)[0]
     }
 
@@ -478,8 +478,8 @@ mod tests {
         test.execute("insert into hook_lost (hook_id, at) values ('old', 499), ('new', 500)").await;
         let swept = jobs(&test, async |store| store.sweeps().forget_hooks(BEFORE).await).await;
         assert_eq!(swept, (3, ROWS + 1));
-        assert_eq!(count(&test, "select count(*) from hook_seen").await, 1);
-        assert_eq!(count(&test, "select count(*) from hook_lost").await, 1);
+        assert_eq!(count(&test, "select count(*) from hook_seen"), 1);
+        assert_eq!(count(&test, "select count(*) from hook_lost"), 1);
     }
 
     #[tokio::test]
@@ -499,7 +499,7 @@ mod tests {
         let swept =
             jobs(&test, async |store| store.sweeps().forget_seen_by_silent(BEFORE).await).await;
         assert_eq!(swept, (3, ROWS));
-        assert_eq!(count(&test, "select count(*) from seen").await, 1);
+        assert_eq!(count(&test, "select count(*) from seen"), 1);
         assert_eq!(test.store.seen().list("here").await.unwrap().len(), 1);
         let again =
             jobs(&test, async |store| store.sweeps().forget_seen_by_silent(BEFORE).await).await;
@@ -527,8 +527,8 @@ mod tests {
             jobs(&test, async |store| store.sweeps().close_idle_mcp_sessions(BEFORE).await).await;
         assert_eq!(swept, (6, ROWS));
         let open = "select count(*) from mcp_session where closed_at is null";
-        assert_eq!(count(&test, open).await, 1);
-        assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
+        assert_eq!(count(&test, open), 1);
+        assert_eq!(count(&test, "select count(*) from mcp_subscription"), 1);
 
         // After a crash between sessions and subscriptions, the next sweep removes the
         // subscriptions.
@@ -539,6 +539,6 @@ mod tests {
         let swept =
             jobs(&test, async |store| store.sweeps().close_idle_mcp_sessions(BEFORE).await).await;
         assert_eq!(swept, (2, 0));
-        assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
+        assert_eq!(count(&test, "select count(*) from mcp_subscription"), 1);
     }
 }

@@ -13,10 +13,12 @@ use crate::{
     statement::{change, changed, direct_row, query, value},
 };
 
+#[expect(clippy::needless_pass_by_value, reason = "a column is read as an owned text")]
 fn principal_of(text: String) -> Option<Principal> {
     Principal::parse(&text)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a column is read as an owned text")]
 fn revision_of(text: String) -> Option<Revision> {
     Revision::parse(&text)
 }

@@ -230,10 +230,10 @@ impl StreamReads<'_> {
     ) -> Result<RowPage<(i64, String)>> {
         let limit = size.limit();
         Ok(query!(page(size, json_bytes), self.store.pool(),
-            r#"select id, name from stream s
+            r"select id, name from stream s
             where id < ?1 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
-            order by id desc limit ?2"#;
+            order by id desc limit ?2";
             before, limit, reader.level(), reader.owner(), reader.project()))
     }
 

@@ -118,8 +118,11 @@ fn is_section(name: &str) -> bool {
     keys.any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
-/// The form of a key's value, and whether a value has it; `None` if there is no such key.
-fn form_of(key: &str) -> Option<(&'static str, fn(&Value) -> bool)> {
+/// What a value has to be, in words, and whether a value is that.
+type ValueForm = (&'static str, fn(&Value) -> bool);
+
+/// The form of a key's value; `None` if there is no such key.
+fn form_of(key: &str) -> Option<ValueForm> {
     let has = |keys: &str| keys.split(' ').any(|known| known == key);
     if has(TEXTS) {
         Some(("a text", Value::is_string))

@@ -347,7 +347,7 @@ mod tests {
         let config = resolve(&[], &flags, "").expect("is valid");
         let rows = config.rows.iter().filter(|row| row.origin == Origin::Flag);
         let mut keys: Vec<&str> = rows.map(|row| row.key).collect();
-        keys.sort();
+        keys.sort_unstable();
         let flagged = "allowed_host daemon.name listen log_format log_level no_auth \
             store.connect_timeout store.listen store.max_connections store.schema token_file";
         assert_eq!(keys, flagged.split(' ').collect::<Vec<_>>());

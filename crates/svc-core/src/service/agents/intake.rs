@@ -26,6 +26,7 @@ use crate::service::{
 };
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the steps after an intake are independent")]
 pub(super) struct IntakeResult {
     pub(super) has_ended: bool,
     /// The task that the agent was started for has ended.

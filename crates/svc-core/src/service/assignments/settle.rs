@@ -91,12 +91,12 @@ pub(in crate::service) async fn settle_exit(
     let is_cancelled = task.task.cancel_requested_at.is_some();
     let turn = work.turn.take();
     let turn = turn.as_ref();
-    let mut end = match turn.filter(|turn| turn.outcome != TurnOutcome::Ended) {
-        Some(turn) => of_turn(turn, work, is_cancelled),
-        None => {
-            let result = turn.and_then(|turn| turn.result.clone());
-            TaskEnd { result, ..of_exit(row, work) }
-        }
+    let at_its_end = turn.filter(|turn| turn.outcome != TurnOutcome::Ended);
+    let mut end = if let Some(turn) = at_its_end {
+        of_turn(turn, work, is_cancelled)
+    } else {
+        let result = turn.and_then(|turn| turn.result.clone());
+        TaskEnd { result, ..of_exit(row, work) }
     };
     if turn.is_some() && end.outcome != AssignmentOutcome::Cancelled {
         end.report.exit_code = row.info.exit_code.or(end.report.exit_code);

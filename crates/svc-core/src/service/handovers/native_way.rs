@@ -65,7 +65,7 @@ pub(super) const fn way_of(client: HookClient) -> Option<HandoverWay> {
         HookClient::Opencode => Some(HandoverWay::Plugin),
         HookClient::ClaudeCode => Some(HandoverWay::Inbox),
         HookClient::Codex => Some(HandoverWay::AppServer),
-        _ => None,
+        HookClient::Gemini => None,
     }
 }
 
