@@ -305,7 +305,8 @@ pub(super) fn wants_json(line: &[OsString]) -> bool {
 }
 
 /// Runs the program without a command: a terminal gets the view of the team, and everything else
-/// the help. The exit code is 0: a client that drops a hook's arguments reads another as a decision.
+/// the help. The exit code is 0: a client that drops a hook's arguments reads another as a
+/// decision.
 pub(super) fn without_command(global: GlobalFlags) -> ExitResult {
     if top::is_wanted() {
         return on_runtime(client_command(Context::new(global)?, Command::Top));

@@ -207,8 +207,8 @@ impl Installer<'_> {
     }
 }
 
-/// The edits that may have been made in a client's file, with the details that undoing needs.
-/// In a file that the record does not name, undoing removes only the permission rules of `tools`, the
+/// The edits that may have been made in a client's file, with the details that undoing needs. In a
+/// file that the record does not name, undoing removes only the permission rules of `tools`, the
 /// tools that svc allows: the name of a person's own server may begin with `svc_`, too.
 pub fn undoable(
     client: KnownClient,

@@ -1,8 +1,8 @@
 //! Which entries in a client's file are svc's.
 //!
 //! These are the server named `svc` that runs `svc stdio` (or has the URL of a daemon on this
-//! machine), and all handlers whose command is a line for the shell with `svc hook …`, at any place.
-//! All other entries belong to the person and stay.
+//! machine), and all handlers whose command is a line for the shell with `svc hook …`, at any
+//! place. All other entries belong to the person and stay.
 
 use std::path::Path;
 

@@ -86,8 +86,8 @@ words! {
         Broadcast = "broadcast",
     }
 
-    /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of
-    /// the last three, with a reason.
+    /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one
+    /// of the last three, with a reason.
     #[derive(PartialOrd, Ord)]
     pub enum DeliveryState {
         /// The daemon took it.
@@ -134,8 +134,8 @@ pub struct Delivery {
     pub state: DeliveryState,
     /// When it was reached.
     pub at: Timestamp,
-    /// Why, for the states that end a delivery without success, and of what the client keeps for its
-    /// person.
+    /// Why, for the states that end a delivery without success, and of what the client keeps for
+    /// its person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The way by which it was offered: `hook`, or the client's own: `plugin`, `inbox`,

@@ -2,8 +2,8 @@
 //!
 //! `shell` splits a command line and says what the status of the line means for each command,
 //! `runner` finds the test or build program in it among its wrappers, `tools` knows these programs,
-//! `counts` reads their output by the patterns in `formats`, and [`judge`] gives the verdict. All of
-//! it takes time linear in its input.
+//! `counts` reads their output by the patterns in `formats`, and [`judge`] gives the verdict. All
+//! of it takes time linear in its input.
 
 mod counts;
 mod formats;

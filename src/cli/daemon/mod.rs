@@ -1,7 +1,8 @@
 //! `svc start`, `stop`, `restart`, `status`, `logs` and `health`: the daemon as a process.
 //!
 //! All of them use the socket in the data folder. `daemon.json` is for people. A pid alone proves
-//! nothing, since the system reuses pids: only the kernel says who is at the other end of the socket.
+//! nothing, since the system reuses pids: only the kernel says who is at the other end of the
+//! socket.
 
 mod logs;
 mod start;

@@ -32,8 +32,8 @@
 //! columns with the highest rank are hidden first. A screen also hides a column without any value,
 //! and one with its usual value in all rows. Names are truncated last. With `--full` a screen gets
 //! all columns and whole cells, and a program (a pipe) gets them always, with exact times. Print
-//! rows that are not JSON with [`table`] and one object with [`object`]. Pass text of others through
-//! [`visible`] before it becomes part of a sentence.
+//! rows that are not JSON with [`table`] and one object with [`object`]. Pass text of others
+//! through [`visible`] before it becomes part of a sentence.
 
 mod column;
 mod screen;

@@ -247,9 +247,9 @@ pub(super) fn items<T: DeserializeOwned>(page: &Value, key: &str) -> Vec<T> {
     items.filter_map(|item| serde_json::from_value(item).ok()).collect()
 }
 
-/// A document whose texts cannot control the terminal. The text of a message keeps its lines. The id
-/// of an option stays as it is: the daemon gets it back, and the screen does not show it. So does
-/// the input of a call, see [`TeamRequest::arguments`].
+/// A document whose texts cannot control the terminal. The text of a message keeps its lines. The
+/// id of an option stays as it is: the daemon gets it back, and the screen does not show it. So
+/// does the input of a call, see [`TeamRequest::arguments`].
 fn sanitised(key: &str, value: &Value) -> Value {
     match value {
         _ if matches!(key, "option_id" | "input") => value.clone(),

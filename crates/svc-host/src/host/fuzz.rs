@@ -1,4 +1,5 @@
-//! What the fuzzer feeds: an agent's output and a client's requests. `spec` is for other tests, too.
+//! What the fuzzer feeds: an agent's output and a client's requests. `spec` is for other tests,
+//! too.
 
 use std::time::Instant;
 

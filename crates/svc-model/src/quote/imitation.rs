@@ -297,7 +297,8 @@ fn is_tag(rest: &str) -> bool {
         return false;
     }
     let mut key = Vec::new();
-    // For each character that adds to the key the length of the key including it, and its end offset.
+    // For each character that adds to the key the length of the key including it, and its end
+    // offset.
     let mut ends = Vec::new();
     for (at, c) in name.char_indices().take_while(|(_, c)| !closes_tag(*c) && !opens_tag(*c)) {
         let before = key.len();

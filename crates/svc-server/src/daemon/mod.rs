@@ -98,8 +98,8 @@ pub enum DaemonEnd {
 }
 
 /// Runs the daemon until a signal or another daemon ends it, and calls `ready` as soon as it takes
-/// requests. The caller holds the database's lock. With `is_again`, this process was fenced: a start
-/// that fails and may succeed later is repeated then, because nobody else starts this daemon.
+/// requests. The caller holds the database's lock. With `is_again`, this process was fenced: a
+/// start that fails and may succeed later is repeated then, because nobody else starts this daemon.
 pub async fn run(
     config: &Config,
     env: &Env,

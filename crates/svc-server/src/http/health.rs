@@ -145,8 +145,8 @@ struct ServerHealth {
     server_version: String,
     /// Whether it only reads, as a standby does.
     in_recovery: bool,
-    /// `sync` if a standby has what is acknowledged, `stalled` if it does not answer, `async` if there
-    /// are standbys that nobody waits for, else `none`.
+    /// `sync` if a standby has what is acknowledged, `stalled` if it does not answer, `async` if
+    /// there are standbys that nobody waits for, else `none`.
     sync: &'static str,
     /// A statement's way there and back.
     round_trip_ms: f64,

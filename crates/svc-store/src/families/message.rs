@@ -374,8 +374,8 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Forgets the keys of broadcasts that were sent before `before`, at most `limit`; returns their
-    /// number.
+    /// Forgets the keys of broadcasts that were sent before `before`, at most `limit`; returns
+    /// their number.
     #[boxed]
     pub async fn forget_broadcasts(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
         Ok(change!(self.tx,

@@ -25,7 +25,8 @@ use crate::{LastBackup, Result, StoreError, boxed};
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The kernel releases the lock when the process ends for whatever reason, so a lock is never stale.
+/// The kernel releases the lock when the process ends for whatever reason, so a lock is never
+/// stale.
 #[derive(Debug)]
 pub struct DatabaseLock {
     path: PathBuf,

@@ -20,8 +20,8 @@ use crate::service::{
 
 impl Conversations {
     /// The response to the sender. It has the reply if the reply is there, or comes while the call
-    /// waits. If the future is dropped, or later the waiter that comes with a reply, a message brings
-    /// the reply.
+    /// waits. If the future is dropped, or later the waiter that comes with a reply, a message
+    /// brings the reply.
     pub(super) async fn outcome(
         &self,
         caller: &Caller,

@@ -155,9 +155,9 @@ impl HookWriteJob {
         Ok(HookJobResult { audience, reminder, run, mail, headline, ended_tokens, held })
     }
 
-    /// Whether a process of a hosted agent reports the event that was removed with all its sessions:
-    /// a late event begins none of them again. Only the processes below an agent's host have its
-    /// key, and the agent's row goes only with its removal.
+    /// Whether a process of a hosted agent reports the event that was removed with all its
+    /// sessions: a late event begins none of them again. Only the processes below an agent's host
+    /// have its key, and the agent's row goes only with its removal.
     async fn is_of_removed_agent(&self, tx: &mut WriteTx) -> Result<bool, StoreError> {
         match self.caller.session().filter(|key| is_agent_key(key)) {
             Some(key) if self.caller.process().is_some() => Ok(!tx.agents().was_run(key).await?),
