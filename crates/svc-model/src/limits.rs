@@ -230,7 +230,7 @@ pub const OPERATOR_WRITE_QUEUE: usize = 4096;
 /// Streams whose state the writer caches. A full cache is cleared; a miss is one look-up.
 pub const STREAMS_CACHED: usize = 65_536;
 /// Reads of rows that may run at once on threads outside the runtime, and as many replays.
-pub const READERS: u32 = 8;
+pub const READERS: u32 = 4;
 /// How long the store waits for a lock of another process, such as a backup or a database shell.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a write waits in the queue while the database server does not answer.

@@ -237,7 +237,8 @@ fn idle_sessions_and_listeners_use_no_threads() {
             opened.extend(thread.join().expect("sessions"));
         }
     });
-    assert!(status() <= before + 2, "{before} threads became {}", status());
+    // Four threads read rows for whoever asks; nothing else may be added.
+    assert!(status() <= before + 6, "{before} threads became {}", status());
     for (client, _) in opened.iter().step_by(100) {
         client.ask("ping", &json!({}));
         given(&client.call("peer_list", &json!({})));
