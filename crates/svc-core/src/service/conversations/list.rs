@@ -300,7 +300,8 @@ impl Conversations {
     /// The status of a session; of the caller's own if none is named.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such session that the caller may see.
+    /// [`Error::NotFound`](crate::service::Error::NotFound) if there is no such session that the
+    /// caller may see.
     #[boxed]
     pub async fn status(
         &self,
