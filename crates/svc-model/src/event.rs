@@ -99,7 +99,7 @@ pub struct Event {
     /// Position in its stream.
     pub seq: Seq,
     pub kind: EventKind,
-    // One line of JSON.
+    /// As the kind has it: one line of JSON.
     #[serde(serialize_with = "as_json")]
     #[schemars(with = "serde_json::Value")]
     pub data: Arc<str>,
