@@ -261,6 +261,8 @@ fn an_unknown_thing_is_no_usage_error() {
         &["send", "--agent", "nobody", "hi"],
         &["mcp", "get", "nothing"],
         &["mcp", "remove", "nothing"],
+        &["mcp", "login", "nothing", "--no-browser"],
+        &["mcp", "logout", "nothing"],
         &["mcp", "approve", "/there/is/none.json"],
         &["mcp", "secret", "unset", "nothing", "KEY"],
         &["token", "revoke", "nothing"],
@@ -270,6 +272,7 @@ fn an_unknown_thing_is_no_usage_error() {
         let ran = svc(&d.home, args);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{args:?}: {ran:?}");
         assert!(ran.stderr.starts_with("error: "), "{args:?}: {ran:?}");
+        assert!(!ran.stderr.contains("/v1/"), "no route for a person: {args:?}: {ran:?}");
     }
 }
 
