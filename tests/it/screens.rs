@@ -295,6 +295,7 @@ fn help_exists_for_argument_words() {
         let usage = ran.ok().lines().find(|line| line.starts_with("Usage: ")).expect("usage");
         assert!(usage.contains(begins), "{args:?}: {ran:?}");
     }
+    assert_eq!(svc(&home, &["hook", "--help"]).ok(), svc(&home, &["help", "hook"]).ok());
     for args in [&["help", "nothing"][..], &["help", "peer", "nothing"], &["help", "stop", "now"]] {
         assert_eq!(svc(&home, args).code, Some(2), "{args:?}");
     }
