@@ -248,7 +248,10 @@ impl Printer {
             self.end_open_line()?;
         }
         match kind {
-            "output" if self.is_exec => paragraph(event["data"].as_str().unwrap_or_default())?,
+            // The line of `turn_end` is no word of the agent.
+            "output" if self.is_exec && event["ends_turn"] != true => {
+                paragraph(event["data"].as_str().unwrap_or_default())?;
+            }
             "stderr" => output::notes(event["data"].as_str().unwrap_or_default()),
             "chat_entry" if !self.is_exec => self.print_entry(&event["chat_entry"])?,
             "request" => {

@@ -133,6 +133,16 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
     Some(text)
 }
 
+/// The response for the server `name`, or an error for a person if there is none.
+pub(super) fn source_found<T>(name: &str, result: Result<T, ClientError>) -> Result<T> {
+    match result {
+        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            Err(source_missing(error, name).into())
+        }
+        found => Ok(found?),
+    }
+}
+
 pub(super) fn source_missing(source: ClientError, name: &str) -> AdvisedError {
     let text = format!("there is no server {:?}; `svc mcp list` lists them", visible(name));
     AdvisedError { text, source }

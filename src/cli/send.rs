@@ -7,7 +7,7 @@ use svc_model::PeerId;
 
 use super::context::members;
 use super::people::{present, which_one};
-use super::{Context, ExitResult, agent, output, task};
+use super::{Context, ExitResult, UsageError, agent, output, task};
 
 pub(super) const EXAMPLES: &str = concat!(
     "Examples:
@@ -22,15 +22,15 @@ NAME is an instance, which starts an agent for this work, or else anybody who is
 );
 
 #[derive(Debug, Clone, Args)]
-#[command(allow_missing_positional = true)]
+#[command(override_usage = "svc send [OPTIONS] [NAME] <PROMPT>")]
 pub(super) struct SendArgs {
     /// Who gets it: an instance, or the name, key or id of an agent in `svc agent list`
     name: Option<String>,
     /// The same as NAME
-    #[arg(long, value_name = "NAME", conflicts_with = "name")]
+    #[arg(long, value_name = "NAME")]
     agent: Option<String>,
     /// Any callable instance with this tag
-    #[arg(long, conflicts_with_all = ["name", "agent"])]
+    #[arg(long, conflicts_with = "agent")]
     tag: Option<String>,
     /// Print the task's id and do not wait; its end comes to your inbox
     #[arg(long = "async")]
@@ -48,12 +48,33 @@ pub(super) struct SendArgs {
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     /// The instructions; `-` reads standard input
-    prompt: String,
+    prompt: Option<String>,
 }
 
-pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
+impl SendArgs {
+    /// Who gets the work, if that is said, and the prompt. A word alone is the prompt: clap cannot
+    /// tell it from a name that an option follows, so both words are optional for it.
+    fn split(&mut self) -> Result<(Option<String>, String), UsageError> {
+        let (name, prompt) = match (self.name.take(), self.prompt.take()) {
+            (name, Some(prompt)) => (name, prompt),
+            (Some(prompt), None) => (None, prompt),
+            (None, None) => {
+                let text = "say what to do: `svc send [NAME] PROMPT`; `-` reads standard input";
+                return Err(UsageError(text.to_owned()));
+            }
+        };
+        if let Some(name) = name.as_ref().filter(|_| self.agent.is_some() || self.tag.is_some()) {
+            let text = format!("NAME ({name}) cannot be used with --agent or --tag");
+            return Err(UsageError(text));
+        }
+        Ok((name.or(self.agent.take()), prompt))
+    }
+}
+
+pub(super) async fn run(context: &Context, mut args: SendArgs) -> ExitResult {
+    let (named, prompt) = args.split()?;
     let by_environment = || context.env.text("SVC_AGENT").ok().flatten().map(str::to_owned);
-    let instance = match (args.name.or(args.agent), &args.tag) {
+    let instance = match (named, &args.tag) {
         (None, None) => by_environment(),
         (named, _) => named,
     };
@@ -68,7 +89,7 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
         ("idempotency_key", args.idempotency_key),
     ]);
     opts.insert("async".to_owned(), true.into());
-    let prompt = Some(agent::text(args.prompt)?);
+    let prompt = Some(agent::text(prompt)?);
     let mut body =
         Value::from(members([("prompt", prompt), ("instance", instance), ("tag", args.tag)]));
     body["opts"] = opts.into();
@@ -87,4 +108,45 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
         });
     }
     task::watch(context, &output::cell(&sent, "task_id"), None).await
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        send: SendArgs,
+    }
+
+    #[test]
+    fn options_may_stand_anywhere_among_the_words() {
+        let split = |line: &str| {
+            let words = ["send"].into_iter().chain(line.split_whitespace());
+            Line::try_parse_from(words).expect("parses").send.split()
+        };
+        for (line, name) in [
+            ("do", None),
+            ("--cwd /tmp do", None),
+            ("do --cwd /tmp", None),
+            ("--tag t do", None),
+            ("bob do", Some("bob")),
+            ("bob --cwd /tmp do", Some("bob")),
+            ("bob --mode spawn-only do --model m", Some("bob")),
+            ("--async bob do", Some("bob")),
+            ("--agent bob do", Some("bob")),
+            ("do --agent bob", Some("bob")),
+        ] {
+            let (named, prompt) = split(line).expect("is clear");
+            assert_eq!((named.as_deref(), &*prompt), (name, "do"), "{line}");
+        }
+        for line in ["", "--async", "bob do --agent ann", "bob --tag t do"] {
+            split(line).expect_err(line);
+        }
+        let more = ["send", "bob", "--async", "do", "more"];
+        assert!(Line::try_parse_from(more).is_err());
+    }
 }

@@ -16,7 +16,7 @@ use svc_sys::private_file;
 use svc_sys::telemetry::{self, LogOptions};
 
 use super::database::{lock_database, with_advice};
-use super::{ExitResult, MIGRATIONS_PENDING, output};
+use super::{ExitResult, MIGRATIONS_PENDING, exit, output};
 
 pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and root's, is the operator, who reads and changes \
     everything; other users and pages of other web sites are refused";
@@ -81,7 +81,7 @@ pub(super) fn run(config: &Config, env: &Env, json: bool) -> ExitResult {
     };
     match served {
         Err(error) if matches!(error.downcast_ref(), Some(MigrateError::Pending(_))) => {
-            output::note(&format!("error: {}", telemetry::chain(&*with_advice(error))));
+            exit::code(Err(with_advice(error)), json);
             Ok(ExitCode::from(MIGRATIONS_PENDING))
         }
         Err(error) => Err(with_advice(error)),

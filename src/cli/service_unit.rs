@@ -17,7 +17,7 @@ use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
 use super::daemon::{DaemonProbe, find_daemon};
-use super::{Context, ExitResult, output, program};
+use super::{Context, ExitResult, exit, output, program};
 
 /// Deadline for the daemon's first response, the same as for `svc start`.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,14 +90,17 @@ async fn install(context: &Context, unit: &Unit) -> ExitResult {
     if loaded.is_err() {
         let commands = unit.enable.iter().chain(&unit.start);
         let later: Vec<String> = commands.map(|words| words.join(" ")).collect();
-        output::note(&format!(
-            "the file stays, and from a session that has a service manager `{}` does the rest",
-            later.join(" && ")
-        ));
+        advise(
+            context,
+            &format!(
+                "the file stays, and from a session that has a service manager `{}` does the rest",
+                later.join(" && ")
+            ),
+        );
     }
     if present == Present::Outdated && loaded.as_ref().is_ok_and(|state| state.active) {
         let restart = unit.restart.join(" ");
-        output::note(&format!("the service still runs as it was installed before; `{restart}`"));
+        advise(context, &format!("the service still runs as it was installed before; `{restart}`"));
     }
     Ok(if loaded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -156,10 +159,10 @@ async fn uninstall(context: &Context, unit: &Unit) -> ExitResult {
     context.print_line(&document, &line)?;
     if let Some(problem) = problem {
         let problem = output::visible(&problem);
-        output::note(&format!("{problem}; it forgets the service when it restarts"));
+        advise(context, &format!("{problem}; it forgets the service when it restarts"));
     }
     if let Some(pid) = running.filter(|_| is_there) {
-        output::note(&format!("a daemon (pid {pid}) still runs; `svc stop` ends it"));
+        advise(context, &format!("a daemon (pid {pid}) still runs; `svc stop` ends it"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -184,12 +187,20 @@ async fn status(context: &Context, unit: &Unit) -> ExitResult {
     let state = unit.state();
     report(context, unit, &json!(present), &state, daemon_pid(context).await)?;
     if present == Present::Outdated {
-        output::note(
+        advise(
+            context,
             "it was installed for another program or data folder, or by another version; `svc service install` renews it",
         );
     }
     let well = present == Present::Current && state.is_ok_and(|state| state.active);
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints a sentence for a person; a program reads the document.
+fn advise(context: &Context, text: &str) {
+    if !context.json {
+        output::note(text);
+    }
 }
 
 /// Prints the file, of which `word` says how it is, the state of the service and the daemon.
@@ -221,13 +232,20 @@ fn report(
         output::fields(&fields)?;
     }
     if let Some(problem) = problem {
-        output::note(&output::visible(&problem));
+        if context.json {
+            exit::note_failure(&problem, true);
+        } else {
+            output::note(&output::visible(&problem));
+        }
     }
     let is_service = state.is_some_and(|state| state.active) && pid == daemon;
     if let Some(pid) = daemon.filter(|_| !is_service) {
-        output::note(&format!(
-            "a daemon (pid {pid}) runs, and not as this service: `svc stop`, then `svc service install`"
-        ));
+        advise(
+            context,
+            &format!(
+                "a daemon (pid {pid}) runs, and not as this service: `svc stop`, then `svc service install`"
+            ),
+        );
     }
     Ok(())
 }

@@ -219,6 +219,8 @@ async fn found(client: &Client, named: &str) -> Result<Found> {
 
 /// Sends a message and prints only the reply; notes about it go to standard error.
 async fn send(context: &Context, client: &Client, arguments: Value) -> ExitResult {
+    let answer =
+        if arguments["mode"] == "notify" { "" } else { "; its answer comes to `svc inbox`" };
     let mut sent = structured(client, "sessions_send", arguments).await?;
     if sent["reason"] == "unknown_session" {
         sent["error"] = "no session and no peer has this name: `svc session list` and `svc session tree` show the \
@@ -233,7 +235,7 @@ async fn send(context: &Context, client: &Client, arguments: Value) -> ExitResul
         match (status.as_str(), sent.get("reply").and_then(Value::as_str)) {
             ("ok", Some(reply)) => output::block(&ended(reply))?,
             ("accepted", _) => output::note(&format!(
-                "{} has the message {}; its answer comes to `svc inbox`",
+                "{} has the message {}{answer}",
                 output::cell(&sent, "sessionKey"),
                 output::cell(&sent, "messageId")
             )),

@@ -861,6 +861,23 @@ command = ["sh", "-c", "read go; for p in 1 2 3 4; do (for n in $(seq 1 300); do
 }
 
 #[test]
+fn watch_leaves_out_the_line_that_ends_a_turn() {
+    let d = with_config(
+        "[agents.echo]\nbackend = 'exec'\nturn_end = 'END'\n\
+         command = ['sh', '-c', 'while read line; do echo got $line; echo END; done']\n",
+    );
+    let run = |args: &[&str]| svc(&d.home, args);
+    let id = text(&run(&["agent", "start", "echo", "--cwd", "/", "--json"]).json(), "id");
+    run(&["agent", "send", "echo", "hi"]).ok();
+    let stream = format!("agent/{id}");
+    let listed = ["events", "list", "--stream", &stream, "--json"];
+    eventually(BOUND, || run(&listed).ok().contains("ends_turn"));
+    run(&["agent", "stop", &id]).ok();
+    let watched = run(&["agent", "watch", &id]);
+    assert!(watched.stdout.contains("got hi") && !watched.stdout.contains("END"), "{watched:?}");
+}
+
+#[test]
 fn commands_start_list_send_and_stop() {
     let d = world();
     let run = |args: &[&str]| svc(&d.home, args);

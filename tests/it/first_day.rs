@@ -313,6 +313,7 @@ fn latest_task_and_session_by_name_are_shown() {
     assert!(silent.ok().contains("nothing was said"), "{silent:?}");
     let sent = svc(&d.home, &["session", "send", "ann", "main is frozen", "--notify"]);
     assert_eq!(sent.code, Some(0), "{sent:?}");
+    assert!(sent.stderr.contains("has the message") && !sent.stderr.contains("answer"), "{sent:?}");
     for args in [
         &["session", "show", "nobody"][..],
         &["session", "history", "nobody"],

@@ -252,6 +252,16 @@ fn dry_run_prints_a_diff_and_writes_nothing() {
 }
 
 #[test]
+fn file_of_claude_code_without_its_folder_is_found() {
+    let person = Person::new();
+    person.write(".claude.json", "{}");
+    person.svc(&["install"]).ok();
+    assert!(person.json(".claude.json")["mcpServers"].get("svc").is_some());
+    let status = person.svc(&["install", "status", "--json"]).json();
+    assert_eq!(status["clients"][0]["client"], "claude-code", "{status}");
+}
+
+#[test]
 fn uninstall_leaves_an_empty_home_empty() {
     let person = Person::new();
     fs::create_dir(person.path("")).expect("a home");

@@ -261,6 +261,8 @@ fn an_unknown_thing_is_no_usage_error() {
         &["send", "--agent", "nobody", "hi"],
         &["mcp", "get", "nothing"],
         &["mcp", "remove", "nothing"],
+        &["mcp", "login", "nothing", "--no-browser"],
+        &["mcp", "logout", "nothing"],
         &["mcp", "approve", "/there/is/none.json"],
         &["mcp", "secret", "unset", "nothing", "KEY"],
         &["token", "revoke", "nothing"],
@@ -270,6 +272,7 @@ fn an_unknown_thing_is_no_usage_error() {
         let ran = svc(&d.home, args);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{args:?}: {ran:?}");
         assert!(ran.stderr.starts_with("error: "), "{args:?}: {ran:?}");
+        assert!(!ran.stderr.contains("/v1/"), "no route for a person: {args:?}: {ran:?}");
     }
 }
 
@@ -292,6 +295,7 @@ fn help_exists_for_argument_words() {
         let usage = ran.ok().lines().find(|line| line.starts_with("Usage: ")).expect("usage");
         assert!(usage.contains(begins), "{args:?}: {ran:?}");
     }
+    assert_eq!(svc(&home, &["hook", "--help"]).ok(), svc(&home, &["help", "hook"]).ok());
     for args in [&["help", "nothing"][..], &["help", "peer", "nothing"], &["help", "stop", "now"]] {
         assert_eq!(svc(&home, args).code, Some(2), "{args:?}");
     }

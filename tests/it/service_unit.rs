@@ -50,10 +50,13 @@ impl User {
         self.command(args).output().expect("it can be run")
     }
 
-    /// Runs `svc service` with `--json`; returns its exit code and its output.
+    /// Runs `svc service` with `--json`; returns its exit code and its output. On standard error is
+    /// at most the error, in JSON.
     fn service(&self, args: &[&str]) -> (i32, Value) {
         let ran = self.run(&[&["service"], args, &["--json"]].concat());
         let said = serde_json::from_slice(&ran.stdout);
+        let error = serde_json::from_slice::<Value>(&ran.stderr);
+        assert!(ran.stderr.is_empty() || error.is_ok_and(|it| it["error"].is_string()), "{ran:?}");
         (
             ran.status.code().expect("an exit code"),
             said.unwrap_or_else(|error| panic!("{error}: {ran:?}")),

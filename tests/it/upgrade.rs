@@ -250,6 +250,12 @@ fn no_migrate_starts_only_without_pending_migrations() {
     let refused = svc(&home, &["serve", "--no-migrate", "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, Some(4), "{refused:?}");
     assert!(refused.stderr.contains("svc migrate"), "it says what to do: {refused:?}");
+    let line = ["serve", "--no-migrate", "--json", "--listen", "127.0.0.1:0"];
+    let refused = svc(&home, &line);
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    let last = refused.stderr.lines().last().expect("an error");
+    let error: serde_json::Value = serde_json::from_str(last).expect("one line of JSON");
+    assert!(error["error"].as_str().expect("text").contains("svc migrate"), "{error}");
     svc(&home, &["migrate"]).ok();
     let d = Daemon::with(|plan| plan.home(&home).flag("--no-migrate"));
     d.get("/v1/health").ok(200);

@@ -39,6 +39,7 @@ impl KnownClient {
     /// Whether the client is on this machine, or has been.
     pub fn is_here(self, locations: &ClientLocations) -> bool {
         self.folder(locations).is_dir()
+            || self == Self::ClaudeCode && claude_servers(locations).is_file()
             || self.executable().is_some_and(|name| locations.find(name).is_some())
     }
 

@@ -56,11 +56,7 @@ pub(super) struct HookArgs {
 
 // `svc hook` is parsed alone: a hook has no time to build the whole command tree.
 #[derive(Debug, Parser)]
-#[command(
-    name = "svc hook",
-    about = "Pass on an event of a coding agent: reads it on standard input, prints what the client takes",
-    after_help = EXAMPLES
-)]
+#[command(name = "svc hook", version)]
 struct HookCommand {
     #[command(flatten)]
     global: GlobalFlags,
@@ -70,16 +66,18 @@ struct HookCommand {
 
 pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
-    let arguments = std::iter::once(OsString::from("svc hook")).chain(arguments);
-    match HookCommand::try_parse_from(arguments) {
+    let line: Vec<OsString> = ["svc".into(), "hook".into()].into_iter().chain(arguments).collect();
+    match HookCommand::try_parse_from(&line[1..]) {
         Ok(HookCommand { global, args }) => run(global, args, started),
         Err(error) => {
-            // Help is printed as for any command. Any exit code other than 0 would be a command to
-            // the client.
-            drop(error.print());
             if error.use_stderr() {
+                drop(error.print());
                 HookLog::in_home(None).note("usage", &error.to_string());
+            } else {
+                // The help of the whole command tree, as `svc help hook` prints it.
+                super::parse(&line);
             }
+            // Any other exit code would be a command to the client.
             ExitCode::SUCCESS
         }
     }

@@ -11,6 +11,7 @@ use svc_sys::config::sources::{MAX_SOURCE_SECRET, SecretBearer, SourceVault};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::super::mcp_config::is_variable;
+use super::super::naming::source_found;
 use super::super::open::open_browser;
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, ExitResult, UsageError};
@@ -32,7 +33,8 @@ pub(super) async fn log_in(
     port: Option<u16>,
 ) -> ExitResult {
     let client = context.client()?;
-    let begun: Value = client.post(&path_of(name, "/login")?, &json!({ "port": port })).await?;
+    let begun = client.post(&path_of(name, "/login")?, &json!({ "port": port })).await;
+    let begun: Value = source_found(name, begun)?;
     let url = begun.get("authorization_url").and_then(Value::as_str).unwrap_or_default();
     if context.json {
         output::json(&begun)?;
@@ -74,7 +76,8 @@ pub(super) async fn log_in(
 }
 
 pub(super) async fn log_out(context: &Context, name: &str) -> ExitResult {
-    let told: Value = context.client()?.post(&path_of(name, "/logout")?, &json!({})).await?;
+    let told = context.client()?.post(&path_of(name, "/logout")?, &json!({})).await;
+    let told: Value = source_found(name, told)?;
     let line = match (told["logged_out"] == true, told["revoked"] == true) {
         (false, _) => format!("there was no login to {name}"),
         (true, true) => format!("logged out of {name}, and its tokens are revoked"),

@@ -10,7 +10,7 @@ use svc_client::ClientError;
 use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
 use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
 
-use super::super::naming::source_missing;
+use super::super::naming::{source_found, source_missing};
 use super::super::{Context, ExitResult, UsageError, output};
 use super::server_file::{ServerFile, decide, here, tell_daemon};
 use super::show::path_of;
@@ -285,12 +285,7 @@ fn is_name(word: &Path) -> bool {
 /// Approves the present definitions of a server, and shows which have changed.
 async fn approve_changes(context: &Context, name: &str) -> ExitResult {
     let client = context.client()?;
-    let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            return Err(source_missing(error, name).into());
-        }
-        waiting => waiting?,
-    };
+    let waiting: Value = source_found(name, client.get(&path_of(name, "/changes")?).await)?;
     let changes = output::items(&waiting, "changes");
     if !changes.is_empty() {
         let seen = json!({ "digest": waiting["digest"] });

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use http::StatusCode;
 use serde_json::{Value, json};
 use svc_client::{Client, Token, encode, with_query};
 use svc_sys::config::sources::project_files;
 
 use super::super::mcp_config::FreshToken;
-use super::super::naming::source_missing;
+use super::super::naming::source_found;
 use super::super::output::{self, Column, Listing, Screen};
 use super::super::{Context, ExitResult, tools};
 use super::server_file::here;
@@ -136,12 +135,7 @@ async fn caller_of(context: &Context, name: &str) -> Result<ProjectClient> {
 /// The server of this name.
 async fn server(context: &Context, name: &str) -> Result<Value> {
     let client = context.client()?;
-    match client.get(&path_of(name, "")?).await {
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            Err(source_missing(error, name).into())
-        }
-        found => Ok(found?),
-    }
+    source_found(name, client.get(&path_of(name, "")?).await)
 }
 
 /// Kinds of offers: kind, member that holds the list, and member that names an item.
