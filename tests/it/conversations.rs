@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::agents::{begin_call, with_config};
 use crate::daemon::{Daemon, Home, eventually, hook_payload, svc, until};
-use crate::expect::text;
+use crate::expect::{problem, text};
 use crate::wire::{Caller, tool_call};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -959,6 +959,9 @@ fn end_of_a_child_is_sent_to_its_parent() {
     let full = error(&parent, "SendMessage", &json!({ "prompt": "x", "agent": "task" }));
     assert!(text(&full, "message").contains("5 sessions"), "{full}");
     assert_eq!(full["reason"], "limit_reached", "{full}");
+    let sixth = json!({ "instance": "stay", "name": "sixth", "cwd": d.home.user() });
+    let full = problem(&parent.post("/v1/hosts", &sixth), 429, "limit_reached");
+    assert!(text(&full, "detail").contains("5 sessions"), "{full}");
     d.post(&format!("/v1/tasks/{}/cancel", text(&live[4], "taskId")), &json!({}));
     let freed = || {
         parent.tool("sessions_spawn", &json!({ "task": "x", "agentId": "task" }))["isError"] != true
@@ -973,6 +976,8 @@ fn end_of_a_child_is_sent_to_its_parent() {
             assert!(text(&deep, "message").contains("3 deep"), "{deep}");
             let deep = error(&caller, "SendMessage", &json!({ "prompt": "x", "agent": "stay" }));
             assert!(text(&deep, "message").contains("3 deep"), "{deep}");
+            let deep = problem(&caller.post("/v1/hosts", &sixth), 429, "limit_reached");
+            assert!(text(&deep, "detail").contains("3 deep"), "{deep}");
         } else {
             at = text(&caller.done("sessions_spawn", &input), "childSessionKey");
         }

@@ -363,6 +363,37 @@ fn a_session_goes_over_when_its_owner_is_gone() {
 }
 
 #[test]
+fn a_session_is_continued_only_in_its_own_project() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
+    let mut c = FakeClient::start(&d.home, "agent-c", "q", "");
+    let in_p = |mut payload: Value| {
+        payload["cwd"] = json!(d.home.user().join("p"));
+        payload
+    };
+    let in_q = |mut payload: Value| {
+        payload["cwd"] = json!(d.home.user().join("q"));
+        payload
+    };
+    a.hook(&in_p(start("s-1")));
+    a.hook(&in_q(start("s-2")));
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s-2")));
+    d.post(&inbox, &json!({ "text": "a secret word" })).ok(200);
+    a.kill();
+    eventually(SOON, || d.get("/v1/sessions/s-2").ok(200)["ended_at"].is_string());
+    let before = d.get("/v1/sessions/s-2").ok(200);
+    // Its owner's process ran in that project, and another session of the owner did.
+    let resumed = event("s-2", "SessionStart", &json!({ "source": "resume" }));
+    assert!(!b.hook(&in_p(resumed.clone())).contains("a secret word"));
+    assert_eq!(d.get("/v1/sessions/s-2").ok(200), before);
+    let own = b.ok("get_session", &json!({}))["session_id"].clone();
+    assert!(own.as_str().is_some_and(|id| id.starts_with("s-2@")), "{own}");
+    assert!(c.hook(&in_q(resumed)).contains("a secret word"));
+    assert_eq!(c.ok("get_session", &json!({}))["session_id"], "s-2");
+}
+
+#[test]
 fn late_event_belongs_to_the_process_that_reported_it() {
     let home = Home::new();
     let cwd = home.user().join("p");

@@ -268,6 +268,15 @@ fn session_cannot_answer_for_itself_or_its_children() {
     };
     let request = asked(&d);
     refused(&boss, &request);
+    let path = format!("/v1/requests/{}/answer", text(&request, "request_id"));
+    let refusal_of = |caller: &Caller| {
+        let answer = caller.post(&path, &json!({ "option_id": "allow" }));
+        text(&problem(&answer, 403, "forbidden"), "detail")
+    };
+    let started = "a session does not answer requests of what it started";
+    assert!(refusal_of(&boss).contains(started));
+    let itself = own(&d, &child, &["approve"]);
+    assert!(refusal_of(&itself).contains("an agent does not answer its own request"));
     // Starting agents does not include answering for them.
     let starter = own(&d, "starter", &["agents"]);
     let id = text(&request, "request_id");

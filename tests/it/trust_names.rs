@@ -288,7 +288,14 @@ fn call_cannot_take_over_an_absent_session() {
 #[test]
 fn session_is_taken_over_only_with_its_secret() {
     let d = Daemon::start();
-    let mut a = FakeClient::begun(&d.home, "agent-a", "p", "s-a");
+    // A tool call counts as made in the folder of its process, so the hooks name that one.
+    let resume = |session: &str| {
+        let mut payload = resume(session);
+        payload["cwd"] = json!(d.home.user().join("p"));
+        payload
+    };
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    a.hook(&resume("s-a"));
     let file = secret_file(&d.home);
     let mode = |path: &PathBuf| fs::metadata(path).expect("it is there").permissions().mode();
     assert_eq!(mode(&file) & 0o777, 0o600);

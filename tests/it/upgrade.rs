@@ -94,6 +94,9 @@ fn every_earlier_database_is_backed_up_and_migrated() {
         let all = page(&session.get("/v1/events?limit=500"), "events").clone();
         assert!(all.iter().all(|event| event["stream"] != "mcp/old"), "{all:?}");
         assert_eq!(page(&d.get("/v1/events?stream=mcp/old"), "events").len(), 1);
+        let peers = page(&d.get("/v1/peers?limit=500"), "peers");
+        let said: Vec<_> = peers.iter().filter_map(|peer| peer.get("metadata")).collect();
+        assert_eq!(said, [&json!({ "a": "1" })], "version {version}");
         let task = new_task(&d);
         let after = page(&d.get(&format!("/v1/events?stream=task/{task}")), "events");
         assert!(after[0]["position"].as_u64() > Some(6), "the log goes on behind it");

@@ -176,7 +176,9 @@ impl Caller {
     /// How a person can give this caller a missing scope.
     pub fn scope_advice(&self, scope: &str) -> String {
         match self {
-            Self::Session { key, .. } if is_agent_key(key) => {
+            // Only the processes of an agent have its own scopes: a minted token for its key has
+            // those that it was minted with.
+            Self::Session { process: Some(_), key, .. } if is_agent_key(key) => {
                 let instance = key.split(':').nth(1).unwrap_or_default();
                 if scope != AGENTS_SCOPE {
                     return "agents that svc runs do not get it".to_owned();
@@ -540,6 +542,17 @@ mod tests {
 
     fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
         Caller::of_session("tok_1", key, project, scopes)
+    }
+
+    #[test]
+    fn only_an_agents_own_process_gets_a_scope_by_its_instance() {
+        let minted = session("agent:cat:main", None, &[]);
+        assert!(minted.scope_advice(AGENTS_SCOPE).contains("svc mcp-config"));
+        let mut own = minted;
+        if let Caller::Session { process, .. } = &mut own {
+            *process = Some(Arc::new(ProcessIdentity { pid: 1, started: "1".to_owned() }));
+        }
+        assert!(own.scope_advice(AGENTS_SCOPE).contains("may_spawn = true under [agents.cat]"));
     }
 
     #[test]

@@ -377,11 +377,31 @@ fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     }
 }
 
-/// The message without " at line 1 column 2", which does not help the author of a program.
+/// The message without " at line 1 column 2", which does not help the author of a program, and
+/// without names of Rust.
 fn plain(error: &serde_json::Error) -> String {
     let (mut text, position) =
         (error.to_string(), format!(" at line {} column {}", error.line(), error.column()));
     text.truncate(text.strip_suffix(&position).map_or(text.len(), str::len));
+    in_words_of_json(text)
+}
+
+/// serde says which type of Rust it expected. Says which type of JSON that is.
+fn in_words_of_json(mut text: String) -> String {
+    const EXPECTED: &str = ", expected ";
+    let Some(at) = text.rfind(EXPECTED).map(|at| at + EXPECTED.len()) else { return text };
+    let words = match text[at..].split(' ').next().unwrap_or_default() {
+        "struct" | "internally" | "adjacently" => "an object",
+        "tuple" => "an array",
+        "u8" => "an integer from 0 to 255",
+        "u16" => "an integer from 0 to 65535",
+        "u32" => "an integer from 0 to 4294967295",
+        "u64" | "usize" => "an integer from 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
+        "f32" | "f64" => "a number",
+        _ => return text,
+    };
+    text.replace_range(at.., words);
     text
 }
 
@@ -395,6 +415,34 @@ mod tests {
     fn lines_end_with_the_token_of_their_caller() {
         let response = json_lines(Body::empty());
         assert!(response.extensions().get::<EndsWithToken>().is_some());
+    }
+
+    #[test]
+    fn parse_error_names_no_type_of_rust() {
+        #[derive(Debug, Default, Deserialize)]
+        #[expect(dead_code, reason = "is only parsed")]
+        struct Body {
+            #[serde(default)]
+            opts: Options,
+            number: Option<f64>,
+        }
+        #[derive(Debug, Default, Deserialize)]
+        #[expect(dead_code, reason = "is only parsed")]
+        struct Options {
+            count: u32,
+        }
+        for (body, message) in [
+            (r#"{"opts":5}"#, "invalid type: integer `5`, expected an object"),
+            (r#"{"opts":[]}"#, "invalid length 0, expected an object"),
+            (
+                r#"{"opts":{"count":-1}}"#,
+                "invalid value: integer `-1`, expected an integer from 0 to 4294967295",
+            ),
+            (r#"{"number":true}"#, "invalid type: boolean `true`, expected a number"),
+        ] {
+            let rendered = format!("{:?}", parse_object::<Body>(body).unwrap_err());
+            assert!(rendered.contains(message), "{body}: {rendered}");
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Peers: who takes part, and whether somebody is here.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
 use svc_model::{
     MachineId, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence,
     Timestamp, backend_names, is_agent_key, json_bytes,
@@ -32,7 +35,7 @@ impl DirectRow for PeerRow {
         peer.session_id = columns.non_empty("session_id")?;
         peer.tmux_pane = columns.non_empty("tmux_pane")?;
         peer.pid = columns.next("pid")?;
-        peer.metadata = columns.json_if_any("metadata")?;
+        peer.metadata = columns.json_if_any("metadata")?.map(texts_of);
         let owner: Option<String> = columns.next("owner")?;
         peer.agent = owner.clone().filter(|owner| is_agent_key(owner));
         let project = columns.non_empty("project")?;
@@ -42,6 +45,15 @@ impl DirectRow for PeerRow {
         peer.last_seen = columns.next("last_seen")?;
         Ok(Self { peer, owner, project, process_started, machine_id, open_calls })
     }
+}
+
+/// Rows of schema 36 may have values that are no texts: such a value becomes its JSON text.
+fn texts_of(metadata: BTreeMap<String, Value>) -> BTreeMap<String, String> {
+    let text_of = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    metadata.into_iter().map(|(key, value)| (key, text_of(value))).collect()
 }
 
 macro_rules! peers {

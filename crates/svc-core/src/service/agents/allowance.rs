@@ -11,6 +11,7 @@ use svc_model::{
     AgentInstance, AgentStarter, Caller, Ownership, Principal, StartAllowance, StartRefusal,
     StartSettings, is_agent_key, limits,
 };
+use svc_store::WriteTx;
 
 use super::AgentSettings;
 use crate::service::{Error, Result, core::Core};
@@ -49,6 +50,23 @@ pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<()> {
                 limits::SPAWN_DEPTH
             )));
         }
+    }
+    Ok(())
+}
+
+/// Checks that a session has fewer live children than [`limits::SPAWN_CHILDREN`].
+///
+/// # Errors
+/// [`Error::LimitReached`] if it has that many.
+pub(super) async fn check_children(tx: &mut WriteTx, caller: &Caller) -> Result<()> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    let children = tx.agents().count_children(&caller.principal()).await?;
+    if children >= limits::SPAWN_CHILDREN {
+        return Err(Error::LimitReached(format!(
+            "{children} sessions that you started are live, and that is the most: wait for one of them to end"
+        )));
     }
     Ok(())
 }

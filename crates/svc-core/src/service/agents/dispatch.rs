@@ -16,7 +16,7 @@ use svc_sys::config::ResolvedInstance;
 
 use super::{
     Agents,
-    allowance::{StartOverrides, check_depth},
+    allowance::{StartOverrides, check_children, check_depth},
     attended::{attended_for, session_of},
     control::AnswerWaiter,
     start::{conversation_of, full},
@@ -391,13 +391,8 @@ async fn insert(
         let AssignmentRow { instance, backend, .. } = known;
         return Ok(DispatchedTask { task, instance, backend, wait });
     }
-    if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
-        let children = tx.agents().count_children(&caller.principal()).await?;
-        if children >= limits::SPAWN_CHILDREN {
-            return Err(Error::LimitReached(format!(
-                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
-            )));
-        }
+    if row.requirements.mode == WorkMode::SpawnOnly {
+        check_children(tx, caller).await?;
     }
     if is_at_once && let Ok(instance) = agents.settings.callable(&row.instance) {
         if let Some(why) = full(tx, &instance).await? {

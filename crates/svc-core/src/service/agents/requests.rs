@@ -157,14 +157,15 @@ impl Agents {
     async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<()> {
         let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let Some(session) = caller.session() else { return Ok(()) };
-        if session == request.session || request.owned.owner == Some(caller.principal()) {
+        let is_owner = request.owned.owner == Some(caller.principal());
+        if session == request.session || is_owner && request.agent_id.is_none() {
             return forbidden("an agent does not answer its own request");
         }
         if !caller.is_of_project(&request.owned) {
             return forbidden("a session answers requests of its own project alone");
         }
         if let Some(agent) = &request.agent_id
-            && self.has_started(session, agent).await?
+            && (is_owner || self.has_started(session, agent).await?)
         {
             return forbidden("a session does not answer requests of what it started");
         }

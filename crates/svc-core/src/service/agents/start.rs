@@ -21,7 +21,7 @@ use svc_sys::process_list;
 
 use super::{
     Agents,
-    allowance::StartOverrides,
+    allowance::{StartOverrides, check_children, check_depth},
     follow::AgentFollower,
     state::{AgentView, append_team_event, may_run, stream_of, unknown},
 };
@@ -86,6 +86,7 @@ impl Agents {
         let plan = self.planned(caller, input).await?;
         let (core, created_by) = (self.core.clone(), caller.principal().to_string());
         let store = self.core.store.on_behalf_of(caller);
+        let caller = caller.clone();
         let made = store.write(job!(|tx| {
             if let Some(key) = &key
                 && let Some((row, known)) = tx.agents().by_key(&created_by, key).await?
@@ -99,6 +100,7 @@ impl Agents {
                     row.info.id
                 )));
             }
+            check_children(tx, &caller).await?;
             if let Some(reason) = full(tx, &plan.instance).await? {
                 return Err(Error::LimitReached(reason));
             }
@@ -142,6 +144,7 @@ impl Agents {
         let of_ended = ended.as_ref().map(|ended| ended.info.instance.as_str());
         let named = input.instance.as_deref().or(of_ended.filter(|_| input.backend.is_none()));
         let instance = settings.choose(named, input.backend.as_deref())?;
+        check_depth(&self.core, caller).await?;
         let name = agent_name(input.name.as_deref())?;
         if input.args.iter().any(|arg| arg.contains('\0')) {
             return Err(Error::invalid("args", "has a zero byte"));
