@@ -55,14 +55,14 @@ pub struct NewMessage {
     /// The text.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     pub text: String,
-    /// What it is.
+    /// What it is. What goes to many is stored as `broadcast`.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "notification"))]
     pub kind: Option<MessageType>,
     /// The message that this answers.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub correlation_id: Option<String>,
-    /// A repeat with the same key sends nothing and returns the first message.
+    /// A repeat with the same key sends nothing and gets the first answer.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub idempotency_key: Option<String>,
     /// The sender; your own peer by default. Only the operator may choose another.

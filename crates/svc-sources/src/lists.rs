@@ -80,24 +80,35 @@ pub(super) async fn introduce(
     Ok(capabilities_of(&result))
 }
 
-/// Sends `server/discover`, and returns the capabilities of a server that supports the revision
-/// without sessions. The connection uses that revision afterwards only if the server does.
+enum Discovered {
+    /// The server supports the revision without sessions; its capabilities.
+    Modern(Map<String, Value>),
+    /// The server supports another revision.
+    Older,
+    /// The server did not respond by the deadline.
+    Silent,
+}
+
+/// Sends `server/discover`. The connection uses the revision without sessions afterwards only if
+/// the server does.
 async fn discover(
     connection: &Arc<SourceConnection>,
-) -> Result<Option<Map<String, Value>>, String> {
+    deadline: Duration,
+) -> Result<Discovered, String> {
     connection.set_modern(true);
     let (revision, params) = (Revision::V2026_07_28, json!({}));
     let is_ours = |versions: Option<&Value>| {
         let mut versions = versions.and_then(Value::as_array).into_iter().flatten();
         versions.any(|known| known.as_str() == Some(revision.as_str()))
     };
+    let mut discovered = Discovered::Older;
     for _ in 0..2 {
         let request = connection.request("server/discover", &params);
-        match tokio::time::timeout(DISCOVERY, request).await {
+        match tokio::time::timeout(deadline, request).await {
             Ok(Ok(Ok(result))) => {
                 let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
                 if is_ours(result.get("supportedVersions")) {
-                    return Ok(Some(capabilities_of(&result)));
+                    return Ok(Discovered::Modern(capabilities_of(&result)));
                 }
                 break;
             }
@@ -109,11 +120,15 @@ async fn discover(
             Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
                 return Err(connection.hide(loss.reason()).into_owned());
             }
-            Ok(_) | Err(_) => break,
+            Ok(_) => break,
+            Err(_) => {
+                discovered = Discovered::Silent;
+                break;
+            }
         }
     }
     connection.set_modern(false);
-    Ok(None)
+    Ok(discovered)
 }
 
 /// Introduces this client to a server at a URL, which may be of either era; returns the server's
@@ -121,9 +136,20 @@ async fn discover(
 pub(super) async fn introduce_remote(
     connection: &Arc<SourceConnection>,
 ) -> Result<Map<String, Value>, String> {
-    match discover(connection).await? {
-        Some(capabilities) => Ok(capabilities),
-        None => introduce(connection).await,
+    match discover(connection, DISCOVERY).await? {
+        Discovered::Modern(capabilities) => return Ok(capabilities),
+        Discovered::Older => return introduce(connection).await,
+        Discovered::Silent => {}
+    }
+    // An older server that ignores unknown methods accepts `initialize`. A slow newer server
+    // refuses it, and then gets the rest of the start's deadline to respond to `server/discover`.
+    let refused = match introduce(connection).await {
+        Ok(capabilities) => return Ok(capabilities),
+        Err(refused) => refused,
+    };
+    match discover(connection, Duration::MAX).await? {
+        Discovered::Modern(capabilities) => Ok(capabilities),
+        Discovered::Older | Discovered::Silent => Err(refused),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use svc_client::{Client, Token, encode, with_query};
 use svc_sys::config::sources::project_files;
@@ -108,13 +108,18 @@ pub(super) async fn call(
     tool: &str,
     arguments: Vec<String>,
 ) -> ExitResult {
+    server(context, name).await?;
     let caller = caller_of(context, name).await?;
     let done = async {
         let plain = format!("{name}__{tool}");
         let own = tools::of_source(&caller.client, name).await?;
         let mut names = own.iter().filter_map(|tool| tool["name"].as_str());
+        let known = names.find(|known| *known == tool || *known == plain);
+        if known.is_none() && !own.is_empty() {
+            bail!("{name} has no tool {tool:?}; see `svc mcp tools {name}`");
+        }
         // The daemon waits for the first list of a server, and says why there is none.
-        let meant = names.find(|known| *known == tool || *known == plain).unwrap_or(&plain);
+        let meant = known.unwrap_or(&plain);
         tools::call_by_name(context, &caller.client, meant.to_owned(), arguments).await
     }
     .await;

@@ -232,13 +232,16 @@ fn unreachable_remote_server_delays_no_other_and_reconnects() {
 }
 
 #[test]
-fn slow_modern_server_is_connected_at_its_next_start() {
+fn slow_modern_server_is_not_taken_for_a_legacy_one() {
     let home = Home::new();
     let slow = ToyHttp::start(ToyEra::Modern);
     slow.toy.unanswered_discoveries.store(1, SeqCst);
     let d = with_servers(&home, &json!({ "slow": entry(&slow) }));
     in_state(&d, "slow", "connected");
     assert_eq!(slow.toy.unanswered_discoveries.load(SeqCst), 0, "it was asked");
+    // A failed first start before a second one would show as `backing_off`.
+    let states = d.get("/v1/events?stream=team&kind=source.state").ok(200);
+    assert!(!states.to_string().contains("backing_off"), "{states}");
 }
 
 #[test]

@@ -107,6 +107,7 @@ pub async fn run(
     is_again: bool,
     ready: impl FnOnce(&Ready<'_>),
 ) -> anyhow::Result<DaemonEnd> {
+    svc_heap::keep_bounds();
     // `svc stop --stay` came between two runs.
     if is_again && stays_stopped(&config.paths) {
         return Ok(DaemonEnd::Stopped);

@@ -61,7 +61,7 @@ Replaces text in a file that this session has read.
 old_string must be in the file exactly as given, and once unless replace_all. A file that has changed since this session read \
 or wrote it is left alone.";
 const GREP_TEXT: &str = "\
-Searches files for a regular expression, as ripgrep does.
+Searches files for a regular expression.
 
 Files that .gitignore names, hidden ones and binary ones are left out.";
 const GLOB_TEXT: &str = "Finds files by a glob over their paths.";
