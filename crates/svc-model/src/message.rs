@@ -55,7 +55,7 @@ pub struct NewMessage {
     /// The text.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     pub text: String,
-    /// What it is. What goes to many is stored as `broadcast`.
+    /// What it is.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "notification"))]
     pub kind: Option<MessageType>,
