@@ -64,7 +64,9 @@ pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     // Hooks come first, since a client waits for each. They have exit codes of their own.
     match arguments.next() {
-        Some(first) if first == "hook" => return hook::run_alone(arguments),
+        Some(first) if first == "hook" => {
+            return hook::run_alone(arguments).unwrap_or_else(|line| parse(&line));
+        }
         // The launcher through which the daemon starts child servers.
         Some(first) if first == server_process::LAUNCHER => {
             return server_process::launch_server(arguments);

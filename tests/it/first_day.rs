@@ -232,7 +232,7 @@ fn message_shows_when_it_is_read_and_wait_shows_why_it_ended() {
     let waits = asked.stderr.lines().next().expect("what it waits for, in a pipe, too");
     assert!(waits.contains("waiting for the answer to msg_"), "{asked:?}");
     let why = asked.stderr.lines().last().expect("why it ended");
-    assert!(why.contains("it is offline") && why.contains("stays open"), "{asked:?}");
+    assert!(why.contains("is offline") && why.contains("stays open"), "{asked:?}");
 }
 
 #[test]

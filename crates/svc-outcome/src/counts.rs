@@ -9,37 +9,12 @@ use anstream::adapter::strip_str;
 use regex_automata::meta::Regex;
 use regex_automata::util::captures::Captures;
 
-use super::formats::{KNOWN_ONLY, RULES, WRAPPERS};
+use super::formats::{KNOWN_ONLY, RULES, Says, WRAPPERS};
 
 /// Bytes that are read at the head and the tail of an output. The first failure is near the head,
 /// the summary near the tail.
 const HEAD: usize = 128 * 1024;
 const TAIL: usize = 256 * 1024;
-
-/// What a match of a pattern says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
-    /// Numbers of tests: `3 failed, 42 passed`, `Tests run: 3, Failures: 1`.
-    Tests,
-    /// One test that passed.
-    Passed,
-    Failed,
-    Skipped,
-    /// Numbers of errors and warnings of a build or a check; without errors it succeeded.
-    Problems,
-    /// One error of a build or a check.
-    Problem,
-    /// The name of the first failure.
-    First,
-    /// A failure without a number.
-    Broken,
-    /// A success without a number, unless a later rule says that nothing ran.
-    Fine,
-    /// There was nothing to run.
-    Nothing,
-    /// Somebody stopped it.
-    Stopped,
-}
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RunReport {

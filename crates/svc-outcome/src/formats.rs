@@ -4,9 +4,34 @@
 //! pattern has groups, they are the text of the match. The first name and the first reason in the
 //! order of the rules are shown.
 
-use super::counts::Says::{
-    self, Broken, Failed, Fine, First, Nothing, Passed, Problem, Problems, Skipped, Stopped, Tests,
+use Says::{
+    Broken, Failed, Fine, First, Nothing, Passed, Problem, Problems, Skipped, Stopped, Tests,
 };
+
+/// What a match of a pattern says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    /// Numbers of tests: `3 failed, 42 passed`, `Tests run: 3, Failures: 1`.
+    Tests,
+    /// One test that passed.
+    Passed,
+    Failed,
+    Skipped,
+    /// Numbers of errors and warnings of a build or a check; without errors it succeeded.
+    Problems,
+    /// One error of a build or a check.
+    Problem,
+    /// The name of the first failure.
+    First,
+    /// A failure without a number.
+    Broken,
+    /// A success without a number, unless a later rule says that nothing ran.
+    Fine,
+    /// There was nothing to run.
+    Nothing,
+    /// Somebody stopped it.
+    Stopped,
+}
 
 /// The runners whose output may be that of any tool.
 pub(super) const WRAPPERS: &str = "make|script|npm test|npm run|pnpm test|pnpm run|yarn test|\

@@ -64,22 +64,22 @@ struct HookCommand {
     args: HookArgs,
 }
 
-pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+/// Runs `svc hook` with these arguments. Returns the line of a call for the help, which the whole
+/// command tree prints.
+pub(super) fn run_alone(
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<ExitCode, Vec<OsString>> {
     let started = Instant::now();
     let line: Vec<OsString> = ["svc".into(), "hook".into()].into_iter().chain(arguments).collect();
     match HookCommand::try_parse_from(&line[1..]) {
-        Ok(HookCommand { global, args }) => run(global, args, started),
-        Err(error) => {
-            if error.use_stderr() {
-                drop(error.print());
-                HookLog::in_home(None).note("usage", &error.to_string());
-            } else {
-                // The help of the whole command tree, as `svc help hook` prints it.
-                super::parse(&line);
-            }
+        Ok(HookCommand { global, args }) => Ok(run(global, args, started)),
+        Err(error) if error.use_stderr() => {
+            drop(error.print());
+            HookLog::in_home(None).note("usage", &error.to_string());
             // Any other exit code would be a command to the client.
-            ExitCode::SUCCESS
+            Ok(ExitCode::SUCCESS)
         }
+        Err(_) => Err(line),
     }
 }
 

@@ -83,8 +83,8 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
             let present = peer(&client, &to).await;
             let status = output::cell(&present, "status");
             bail!(
-                "{name} has not answered within {seconds} s: it is {status}. The question {id} stays \
-                 open, and the answer will be in `svc inbox`"
+                "no answer within {seconds} s; {name} is {status}. The question {id} stays open, and the \
+                 answer will be in `svc inbox`"
             )
         }
     }

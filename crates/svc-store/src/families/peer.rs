@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use svc_model::{
     MachineId, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence,
-    Timestamp, backend_names, is_agent_key, json_bytes,
+    Timestamp, WaitingFor, backend_names, is_agent_key, json_bytes,
 };
 
 use super::{PeerReads, PeerWrites};
@@ -28,7 +28,7 @@ impl DirectRow for PeerRow {
             status: columns.next("status")?,
             evidence: columns.next("evidence")?,
             since: columns.next("since")?,
-            waiting_for: columns.json_if_any("waiting_for")?,
+            waiting_for: columns.json_if_any("waiting_for")?.and_then(wait_of),
             ..Peer::operator(Timestamp::default())
         };
         let open_calls = columns.json("open_calls")?;
@@ -45,6 +45,11 @@ impl DirectRow for PeerRow {
         peer.last_seen = columns.next("last_seen")?;
         Ok(Self { peer, owner, project, process_started, machine_id, open_calls })
     }
+}
+
+/// What an earlier version stored in another form is not shown: the next event replaces it.
+fn wait_of(stored: Value) -> Option<WaitingFor> {
+    serde_json::from_value(stored).ok()
 }
 
 /// Rows of schema 36 may have values that are no texts: such a value becomes its JSON text.
