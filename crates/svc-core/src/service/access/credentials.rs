@@ -204,6 +204,17 @@ impl Access {
 
     /// Whether the row of a token is valid. A failed read counts as invalid.
     async fn is_token_good(&self, id: &TokenId) -> bool {
+        let now = self.core.now();
+        {
+            let seen = self.tokens.seen();
+            if seen.has_ended(id) {
+                return false;
+            }
+            if seen.good.get(id).is_some_and(|at| now.since(*at) < limits::TOKEN_CACHE) {
+                return true;
+            }
+        }
+        let revocations = self.tokens.revocations();
         let row = match self.core.store.tokens().get(id).await {
             Ok(row) => row,
             Err(error) => {
@@ -212,9 +223,13 @@ impl Access {
                 return false;
             }
         };
-        let now = self.core.now();
-        row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now)
-            && !self.tokens.seen().has_ended(id)
+        let is_good = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now);
+        let mut seen = self.tokens.seen();
+        if is_good && self.tokens.revocations() == revocations {
+            seen.evict();
+            seen.good.insert(id.clone(), now);
+        }
+        is_good && !seen.has_ended(id)
     }
 }
 
@@ -246,6 +261,8 @@ pub(super) enum TokenKey {
 #[derive(Default)]
 pub(super) struct TokenCache {
     by_key: HashMap<TokenKey, CachedToken>,
+    /// When the row of a token was last read as valid.
+    good: HashMap<TokenId, Timestamp>,
     /// Tokens that this daemon revoked, with the time. Overrides cached rows, so that the streams
     /// of these tokens end.
     ended: HashMap<TokenId, Timestamp>,
@@ -270,6 +287,16 @@ pub(super) struct CachedToken {
 }
 
 impl TokenCache {
+    /// Clears what is full; a miss reads the table.
+    fn evict(&mut self) {
+        if self.by_key.len() >= limits::STREAMS_CACHED {
+            self.by_key.clear();
+        }
+        if self.good.len() >= limits::STREAMS_CACHED {
+            self.good.clear();
+        }
+    }
+
     pub(super) fn has_ended(&self, id: &TokenId) -> bool {
         self.ended.contains_key(id)
     }
@@ -403,11 +430,9 @@ impl Tokens {
     pub(super) fn cache(&self, revocations: u64, key: TokenKey, token: &CachedToken) {
         let mut seen = self.seen();
         if self.revocations() == revocations {
-            // A miss reads the table.
-            if seen.by_key.len() >= limits::STREAMS_CACHED {
-                seen.by_key.clear();
-            }
+            seen.evict();
             seen.by_key.insert(key, token.clone());
+            seen.good.insert(token.id.clone(), token.read_at);
         }
     }
 
@@ -450,6 +475,7 @@ impl Tokens {
         seen.ended.retain(|_, at| now.since(*at) < 2 * limits::TOKEN_CACHE);
         seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
         seen.by_key.retain(|_, seen| !ids.contains(&seen.id));
+        seen.good.retain(|id, _| !ids.contains(id));
         drop(seen);
         for id in ids {
             self.end_watched(Some(id));
