@@ -72,6 +72,32 @@ fn silent_peers_go_offline_at_the_timeout_and_return() {
 }
 
 #[test]
+fn call_with_the_token_of_a_silent_session_makes_it_online_again() {
+    let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "700"));
+    let session = d.minted(&json!({ "session": "s-1" }));
+    let id = peer(&session, "s-1");
+    let mut team = d.follow("/v1/events?stream=team&after=latest");
+    let calls: [&dyn Fn(); 2] =
+        [&|| drop(session.get("/v1/agents").ok(200)), &|| drop(session.tool("ping", &json!({})))];
+    for call in calls {
+        assert_eq!(next_status(&mut team, &id).data["data"]["status"], "offline");
+        call();
+        assert_eq!(status(&d, &id), "online");
+        assert_eq!(next_status(&mut team, &id).data["data"]["previous"], "offline");
+    }
+
+    // Its calls are not silence, while others are silent for the whole timeout.
+    let clock = peer(&d, "clock");
+    eventually(SOON, || {
+        session.get("/v1/agents").ok(200);
+        status(&d, &clock) == "offline"
+    });
+    assert_eq!(status(&d, &id), "online");
+    eventually(SOON, || status(&d, &id) == "offline");
+    assert_eq!(next_status(&mut team, &id).data["data"]["previous"], "online");
+}
+
+#[test]
 fn living_process_keeps_its_peer_idle() {
     let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "700"));
     let mut sleeper = Command::new("sleep").arg("600").spawn().unwrap();

@@ -367,6 +367,7 @@ impl SharedEdge {
         }
         parts.extensions.insert(app.clone());
         if let Some(caller) = identified.caller {
+            app.services.team.note_call(&caller).await;
             parts.extensions.insert(caller);
         }
         if let Some(browser) = identified.browser {

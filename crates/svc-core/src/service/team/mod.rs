@@ -7,6 +7,7 @@ mod find;
 mod inbox;
 mod ownership;
 mod peers;
+mod presence;
 mod records;
 mod sessions;
 
@@ -53,6 +54,7 @@ pub struct Team {
     session_peers: Arc<ReadCache<Option<Peer>>>,
     /// The latest open session of each principal.
     latest_sessions: Arc<ReadCache<Option<String>>>,
+    last_calls: Arc<presence::LastCalls>,
 }
 
 impl Team {
@@ -63,6 +65,7 @@ impl Team {
             peer_pages: Arc::default(),
             session_peers: Arc::default(),
             latest_sessions: Arc::default(),
+            last_calls: Arc::default(),
         }
     }
 }

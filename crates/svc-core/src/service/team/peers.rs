@@ -208,6 +208,11 @@ impl Team {
                 // The agent's host reports its status, however long it is silent.
                 continue;
             }
+            let lasts = now.since(row.peer.last_seen);
+            if lasts >= timeout && self.store_last_call(&row).await? {
+                // The next sweep decides by the time of that call.
+                continue;
+            }
             let process = row.process();
             if let Some(gone) = process.as_ref().filter(|process| self.core.is_gone(process)) {
                 self.process_ended(row.peer.peer_id, gone.process.clone()).await?;
