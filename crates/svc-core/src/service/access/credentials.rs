@@ -244,10 +244,34 @@ struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<TokenCache>,
-    /// Credentials with open streams, which hold the values: when a credential ends, its streams
-    /// end. A key is the id of a token, or `None` for the operator's.
-    watched: Mutex<HashMap<Option<TokenId>, Weak<CancellationToken>>>,
+    watched: Mutex<WatchedCredentials>,
     revocations: AtomicU64,
+}
+
+/// Credentials with open streams.
+#[derive(Default)]
+struct WatchedCredentials {
+    /// The streams hold the values: when a credential ends, its streams end. A key is the id of a
+    /// token, or `None` for the operator's.
+    watches: HashMap<Option<TokenId>, Weak<CancellationToken>>,
+    /// Above this number, those without a stream are removed. Twice the number that was left then,
+    /// so that a removal costs each new watch a constant time.
+    bound: usize,
+}
+
+impl WatchedCredentials {
+    fn watch(&mut self, key: Option<TokenId>) -> Arc<CancellationToken> {
+        if let Some(known) = self.watches.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        if self.watches.len() >= self.bound {
+            self.watches.retain(|_, watch| watch.strong_count() > 0);
+            self.bound = 2 * self.watches.len() + 64;
+        }
+        let watch = Arc::<CancellationToken>::default();
+        self.watches.insert(key, Arc::downgrade(&watch));
+        watch
+    }
 }
 
 /// What a request shows, by which its token is cached.
@@ -447,18 +471,11 @@ impl Tokens {
             Credential::Operator(_) => None,
             Credential::Session { id, .. } => Some(id.clone()),
         };
-        let mut watched = lock(&self.0.watched);
-        if let Some(known) = watched.get(&key).and_then(Weak::upgrade) {
-            return known;
-        }
-        watched.retain(|_, watch| watch.strong_count() > 0);
-        let watch = Arc::<CancellationToken>::default();
-        watched.insert(key, Arc::downgrade(&watch));
-        watch
+        lock(&self.0.watched).watch(key)
     }
 
     fn end_watched(&self, key: Option<&TokenId>) {
-        let watch = lock(&self.0.watched).remove(&key.cloned());
+        let watch = lock(&self.0.watched).watches.remove(&key.cloned());
         if let Some(watch) = watch.and_then(|watch| watch.upgrade()) {
             watch.cancel();
         }
@@ -494,4 +511,28 @@ fn write_token(file: &Path, token: &str) -> Result<(), TokenFileError> {
 
 fn io_error(file: &Path, source: io::Error) -> TokenFileError {
     TokenFileError::Io { path: file.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_without_streams_are_removed_in_amortised_time() {
+        let mut watched = WatchedCredentials::default();
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            TokenId::parse(&format!("tok_{number}"))
+        };
+        let held: Vec<_> = (0..1000).map(|_| watched.watch(next())).collect();
+        let mut removals = 0;
+        for _ in 0..10_000 {
+            let before = watched.watches.len();
+            drop(watched.watch(next()));
+            removals += u32::from(watched.watches.len() <= before);
+            assert!(watched.watches.len() <= 2 * held.len() + 64);
+        }
+        assert!(removals < 20, "{removals}");
+    }
 }
