@@ -324,10 +324,13 @@ async fn notify_requester(
     work: &AssignmentRow,
     task: &TaskRow,
 ) -> Result<()> {
-    // The answer of an attended session is a message already.
-    if work.message_id.is_some() && task.task.status == TaskStatus::Done {
-        return Ok(());
-    }
+    // The answer of an attended session is a message already, to the requester or to another
+    // session of the requester's process.
+    let is_answered = work.message_id.is_some() && task.task.status == TaskStatus::Done;
+    let reply = match &work.reply_id {
+        Some(id) if is_answered => tx.messages().get(id).await?,
+        _ => None,
+    };
     let named = task.task.from.as_deref().and_then(PeerId::parse);
     let peer = match (&task.owned.owner, named) {
         (_, Some(id)) => tx.peers().get(&id).await?,
@@ -335,6 +338,9 @@ async fn notify_requester(
         (Some(Principal::Operator) | None, None) => None,
     };
     let Some(peer) = peer else { return Ok(()) };
+    if is_answered && reply.is_none_or(|reply| reply.to_peer == peer.peer.peer_id) {
+        return Ok(());
+    }
     if let (Some(agent), Some(Principal::Session(key))) = (&work.source_agent, &task.owned.owner) {
         // A later agent of this name did not ask.
         let live = tx.agents().live(key).await?;

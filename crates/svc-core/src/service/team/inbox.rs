@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use svc_model::{
     Caller, Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, NewMessage,
-    Peer, PeerId, PeerRole, PeerStatus, READ_ALL,
+    Peer, PeerId, PeerRole, PeerStatus, Principal, READ_ALL,
     conversation::SourceTool,
     json_bytes, limits,
     quote::{self, ModelText},
@@ -532,7 +532,8 @@ pub(in crate::service) async fn send_answer(
         let text = Some(sent.text.clone());
         end_answered(tx, &outgoing.core, row, AssignmentOutcome::Answered, text).await?;
     }
-    acknowledge_answered(tx, &sent, receiver).await?;
+    let source = answered.map(|row| row.source_peer);
+    acknowledge_answered(tx, &sent, receiver, source).await?;
     Ok(sent)
 }
 
@@ -545,21 +546,42 @@ async fn answered_assignment(
 ) -> Result<Option<AssignmentRow>, StoreError> {
     let named = answer.input.correlation_id.as_deref().and_then(MessageId::parse);
     let Some(question) = named else { return Ok(None) };
-    let row = tx.assignments().of_message(&question).await?;
-    let is_theirs = |row: &AssignmentRow| {
-        // What the operator asked without a peer may be answered to the person's peer.
-        let is_to_source = row.source_peer == receiver.peer_id
-            || receiver.role == PeerRole::Human && row.source_peer.is_operator();
-        row.is_unanswered() && is_to_source && row.target_peer.as_str() == answer.from
+    let is_open =
+        |row: &AssignmentRow| row.is_unanswered() && row.target_peer.as_str() == answer.from;
+    let Some(row) = tx.assignments().of_message(&question).await?.filter(is_open) else {
+        return Ok(None);
     };
-    Ok(row.filter(is_theirs))
+    // What the operator asked without a peer may be answered to the person's peer.
+    let is_to_source = row.source_peer == receiver.peer_id
+        || receiver.role == PeerRole::Human && row.source_peer.is_operator();
+    if !is_to_source && !is_of_same_process(tx, &row, &receiver.peer_id).await? {
+        return Ok(None);
+    }
+    Ok(Some(row))
+}
+
+/// Whether a peer is another session of the process that asked for a task. A task is its
+/// principal's, whichever session asked.
+async fn is_of_same_process(
+    tx: &mut WriteTx,
+    row: &AssignmentRow,
+    other: &PeerId,
+) -> Result<bool, StoreError> {
+    if row.task_id.is_none() {
+        return Ok(false);
+    }
+    let source = tx.peers().get(&row.source_peer).await?.map(|row| row.principal());
+    let source = source.filter(|source| *source != Principal::Operator);
+    Ok(source.is_some() && source == tx.peers().get(other).await?.map(|row| row.principal()))
 }
 
 /// Acknowledges the message that an answer names, unless the answer is a question in return.
+/// `source` is who sent it, if it is an assignment.
 async fn acknowledge_answered(
     tx: &mut WriteTx,
     answer: &Message,
     receiver: &Peer,
+    source: Option<PeerId>,
 ) -> Result<(), StoreError> {
     let Some(answered) = answer.correlation_id.as_deref() else { return Ok(()) };
     let Some(own) = PeerId::parse(&answer.from_peer) else { return Ok(()) };
@@ -567,6 +589,7 @@ async fn acknowledge_answered(
         return Ok(());
     }
     let mut asker = vec![answer.to_peer.as_str()];
+    asker.extend(source.as_ref().map(PeerId::as_str));
     if receiver.role == PeerRole::Human {
         // The answer to a question that the operator asked without a peer goes to the person's
         // peer.
@@ -619,10 +642,15 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use svc_model::StreamName;
+    use svc_model::{NewTask, RunId, StreamName};
 
     use super::*;
-    use crate::service::{SessionSettings, Tuning, core::Core, testing::opened};
+    use crate::service::{
+        SessionSettings, Tuning,
+        core::Core,
+        tasks,
+        testing::{opened, session},
+    };
 
     #[tokio::test]
     async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
@@ -664,6 +692,56 @@ mod tests {
                 assert_eq!(states, [DeliveryState::Accepted, DeliveryState::Queued]);
             }
         }
+    }
+
+    #[tokio::test]
+    async fn answer_to_another_session_of_the_process_that_asked_ends_the_task() {
+        let (test, services) = opened().await;
+        let team = &services.team;
+        let register = async |name: &str| {
+            let input = json!({ "display_name": name, "backend": "test", "session_id": name });
+            let input = serde_json::from_value(input).unwrap();
+            team.register_peer(&Caller::Operator, None, input).await.unwrap().peer_id
+        };
+        let (asker, other) = (register("one").await, register("two").await);
+        let (stranger, target) = (register("three").await, register("four").await);
+        test.execute("update peer set owner = 'p' where session_id in ('one', 'two')").await;
+        let send = async |to: &PeerId, message: serde_json::Value| {
+            let message = serde_json::from_value(message).unwrap();
+            team.send_message(&Caller::Operator, to.as_str(), message).await.unwrap().id
+        };
+        let asks = json!({ "text": "go", "type": "query", "from_peer": asker });
+        let question = send(&target, asks).await;
+        let (core, asked) = (team.core.clone(), question.clone());
+        let (source_peer, target_peer) = (asker.clone(), target.clone());
+        let made = test.store.write(job!(|tx| {
+            let new = NewTask { from: Some(source_peer.to_string()), ..NewTask::default() };
+            let task = tasks::make(tx, &core, &session("p", &[]), new).await?.task.task_id;
+            let row = AssignmentRow {
+                task_id: Some(task.clone()),
+                message_id: Some(asked),
+                source_peer,
+                target_peer,
+                ..AssignmentRow::new(RunId::from_task(&task), "p".to_owned(), tx.now())
+            };
+            tx.assignments().insert(&row).await?;
+            Ok::<_, Error>(task)
+        }));
+        let task = made.await.unwrap();
+        for (to, is_over) in [(&stranger, false), (&other, true)] {
+            let answer = json!({
+                "text": "done", "type": "response", "correlation_id": question, "from_peer": target,
+            });
+            send(to, answer).await;
+            let row = test.store.tasks().get(&task).await.unwrap().unwrap();
+            assert_eq!(row.task.is_over(), is_over, "{to}");
+        }
+        let inbox =
+            team.peek_messages(&Caller::Operator, asker.as_str(), PageBounds::new(None, None));
+        let told = inbox.await.unwrap().items;
+        assert!(matches!(&told[..], [one] if one.text.contains("done")), "{told:?}");
+        let asked = team.message(&Caller::Operator, question.as_str()).await.unwrap();
+        assert_eq!(asked.message.state, DeliveryState::Acked);
     }
 
     #[tokio::test]
