@@ -257,7 +257,7 @@ async fn open_request(
     notify_operator(tx, core, row, &asked).await
 }
 
-async fn close_request(
+pub(super) async fn close_request(
     tx: &mut WriteTx,
     row: &AgentRow,
     id: &AgentRequestId,

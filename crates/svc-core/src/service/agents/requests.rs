@@ -5,8 +5,10 @@ use std::collections::HashSet;
 
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
-    ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp, agent::RequestKind,
-    hook::AnswerRequest, is_agent_key, limits,
+    ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp,
+    agent::{RequestKind, RequestOptionKind},
+    hook::AnswerRequest,
+    is_agent_key, limits,
 };
 use svc_store::{PageSize, RequestAnswerRow, RequestRow, job};
 use svc_sys::process_list;
@@ -15,6 +17,7 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
+    intake::close_request,
     state::{has_scope, tell_closed},
 };
 use crate::boxed;
@@ -235,6 +238,27 @@ impl Agents {
         Error::only_one(ResourceKind::AgentRequest, text, open, candidate)
     }
 
+    /// Denies the requests that nobody answered in time, of an agent whose host does not answer.
+    /// A host that answers does so itself, and a hung one once it goes on.
+    pub(super) async fn deny_overdue(&self, agent: &AgentId) -> Result<()> {
+        let id = agent.clone();
+        let write = self.core.store.write(job!(|tx| {
+            let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
+            let Some(row) = found else { return Ok(()) };
+            for request in tx.requests().open_of_agent(&id).await? {
+                if request.deadline.is_none_or(|deadline| deadline > tx.now()) {
+                    continue;
+                }
+                let mut options = request.options.into_iter();
+                let denial = options.find(|option| option.kind == RequestOptionKind::Deny);
+                let (option, by) = (denial.map(|option| option.option_id), "timeout".to_owned());
+                close_request(tx, &row, &request.request_id, option, by).await?;
+            }
+            Ok(())
+        }));
+        write.await
+    }
+
     async fn answer(
         &self,
         by: String,
@@ -294,4 +318,47 @@ impl Agents {
 fn candidate(request: &RequestRow) -> Candidate {
     let about = format!("{}: {}", request.session_key, request.title);
     Candidate { id: request.request_id.as_str().to_owned(), about }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::service::testing::{insert_agent, opened};
+
+    #[tokio::test]
+    async fn request_past_its_deadline_is_denied_without_its_host() {
+        let (test, services) = opened().await;
+        insert_agent(&test).await;
+        let agent = AgentId::parse("ag_1").unwrap();
+        let row = test.store.agents().get(&agent).await.unwrap().unwrap();
+        let opened_at = services.now();
+        let id = AgentRequestId::parse("req_1").unwrap();
+        let deny = json!({ "option_id": "no", "name": "No", "kind": "deny" });
+        let request = RequestRow {
+            options: vec![serde_json::from_value(deny).unwrap()],
+            deadline: Some(opened_at.plus(Duration::from_mins(1))),
+            ..RequestRow::new(
+                id.clone(),
+                Some(agent.clone()),
+                (row.info.session_key, row.owned),
+                (RequestKind::Permission, "rm".to_owned()),
+                None,
+                opened_at,
+            )
+        };
+        let write = test.store.write(job!(|tx| tx.requests().insert(&request).await));
+        assert!(write.await.unwrap());
+        let answer = async || {
+            services.agents.deny_overdue(&agent).await.unwrap();
+            test.store.requests().get(&id).await.unwrap().unwrap().answer
+        };
+        assert_eq!(answer().await, None);
+        test.clock.advance(Duration::from_mins(1));
+        let (option_id, by) = (Some("no".to_owned()), "timeout".to_owned());
+        assert_eq!(answer().await, Some(RequestAnswerRow { option_id, text: None, by }));
+    }
 }

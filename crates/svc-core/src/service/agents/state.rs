@@ -386,7 +386,11 @@ impl Agents {
         loop {
             sleep(HOST_CHECK).await;
             let is_reached = host.ping().await.is_ok();
-            if let Err(error) = self.note_reached(id, is_reached, is_first).await {
+            let mut noted = self.note_reached(id, is_reached, is_first).await;
+            if noted.is_ok() && !is_reached {
+                noted = self.deny_overdue(id).await;
+            }
+            if let Err(error) = noted {
                 let error = chain(&error);
                 tracing::error!(agent = %id, error, "cannot note whether a host answers");
                 continue;
