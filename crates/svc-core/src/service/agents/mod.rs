@@ -132,9 +132,14 @@ impl Agents {
     /// Removes all agents that are due. An agent that cannot be removed holds up no other: it is
     /// tried again at the next call.
     async fn remove_due(&self) -> Result<()> {
-        // A call that starts an agent may yet read the agent's rows. Its end notifies again.
-        let Ok(_removing) = self.live.start_calls.try_write() else { return Ok(()) };
-        for row in self.core.store.agents().to_remove(limits::PAGE_MAX).await? {
+        let due = self.core.store.agents().to_remove(limits::PAGE_MAX).await?;
+        // After the rows: the call that started one of them is known by now, or over.
+        let calls = lock(&self.live.start_calls).clone();
+        for row in due {
+            // The end of the call notifies again.
+            if calls.iter().any(|call| call.may_read(&row)) {
+                continue;
+            }
             let id = row.info.id.clone();
             if let Err(error) = self.remove(row).await {
                 if error.is_of_daemon() && !matches!(error, Error::Internal(_)) {
@@ -210,7 +215,8 @@ fn clean_folder(agents: &Agents, live: &HashSet<AgentId>) {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
+    use svc_model::TaskId;
+    use svc_store::testing::TestStore;
 
     use super::*;
     use crate::service::testing::{insert_agent, opened};
@@ -227,9 +233,8 @@ mod tests {
         assert_eq!(rows.len(), 1);
     }
 
-    #[tokio::test]
-    async fn agent_that_cannot_be_removed_holds_up_no_other() {
-        let (test, services) = opened().await;
+    /// Two agents that are due to be removed.
+    async fn insert_ended(test: &TestStore) {
         test.execute(
             "
             insert into stream (name, created_at, visibility)
@@ -242,35 +247,51 @@ mod tests {
             select substr(name, 7), id, 'a', 'exec', 'agent:a:' || substr(name, 10), '/p', '/c', 'operator', 'done', 1,
                 1, 1, substr(name, 10), 'task_' || substr(name, 10) from stream where name like 'agent/%';
             insert into assignment (run_id, task_id, mode, state, source_session, created_at, ended_at, removes_peer)
-            select 'run_' || task_id, task_id, 'followup', 'ok', 'operator', 1, 1, 1 from task;
+            select 'run_' || task_id, task_id, 'followup', 'ok', 'operator', 1, 1, 1 from task;",
+        )
+        .await;
+    }
+
+    async fn left(test: &TestStore) -> Vec<String> {
+        let due = test.store.agents().to_remove(9).await.unwrap();
+        due.into_iter().map(|row| row.info.id.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn agent_that_cannot_be_removed_holds_up_no_other() {
+        let (test, services) = opened().await;
+        insert_ended(&test).await;
+        test.execute(
+            "
             create trigger stuck before delete on agent when old.agent_id = 'ag_1' begin
                 select raise(abort, 'stuck');
             end;",
         )
         .await;
-        let left = async || {
-            let due = test.store.agents().to_remove(9).await.unwrap();
-            due.into_iter().map(|row| row.info.id.to_string()).collect::<Vec<_>>()
-        };
-        assert_eq!(left().await.len(), 2);
+        assert_eq!(left(&test).await.len(), 2);
         for _ in 0..2 {
             services.agents.remove_due().await.unwrap();
-            assert_eq!(left().await, ["ag_1"]);
+            assert_eq!(left(&test).await, ["ag_1"]);
         }
         test.execute("drop trigger stuck").await;
         services.agents.remove_due().await.unwrap();
-        assert!(left().await.is_empty());
+        assert!(left(&test).await.is_empty());
     }
 
     #[tokio::test]
-    async fn start_that_is_cut_leaves_removals_to_be_done() {
-        let (_test, services) = opened().await;
-        let live = &services.agents.live;
-        let mut starting = Box::pin(services.agents.before_removal(std::future::pending::<()>()));
-        assert!((&mut starting).now_or_never().is_none());
-        assert!(live.start_calls.try_write().is_err(), "no agent is removed meanwhile");
-        drop(starting);
-        assert!(live.start_calls.try_write().is_ok());
-        timeout(Duration::from_mins(1), live.removals.notified()).await.unwrap();
+    async fn call_that_starts_an_agent_holds_up_the_removal_of_that_agent_alone() {
+        let (test, services) = opened().await;
+        insert_ended(&test).await;
+        let agents = &services.agents;
+        let slow = agents.begin_start_call();
+        slow.note_task(&TaskId::parse("task_1").unwrap());
+        agents.remove_due().await.unwrap();
+        assert_eq!(left(&test).await, ["ag_1"]);
+        drop(slow);
+        timeout(Duration::from_mins(1), agents.live.removals.notified()).await.unwrap();
+        // Its agents began before it, so it did not start them.
+        let _early = agents.begin_start_call();
+        agents.remove_due().await.unwrap();
+        assert!(left(&test).await.is_empty());
     }
 }

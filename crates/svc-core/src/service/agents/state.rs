@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -74,20 +74,48 @@ pub(super) struct LiveAgents {
     /// Tasks whose prompts this process sends, and tasks that it cancels.
     pub(super) sending: Mutex<HashSet<TaskId>>,
     pub(super) cancelling: Mutex<HashSet<TaskId>>,
-    /// Read by calls that start an agent and answer from its rows: no agent is removed meanwhile.
-    pub(super) start_calls: tokio::sync::RwLock<()>,
+    /// The calls that start an agent and answer from its rows, which are kept meanwhile.
+    pub(super) start_calls: Mutex<Vec<Arc<StartCall>>>,
     /// Notified when an agent may be due to be removed.
     pub(super) removals: tokio::sync::Notify,
     /// Agents whose hosts do not answer.
     unreachable: Mutex<HashSet<AgentId>>,
 }
 
-/// Notifies the removal of agents when it is dropped.
-struct RemovalNotice<'a>(&'a LiveAgents);
+/// A call that starts an agent for a task.
+#[derive(Debug)]
+pub(super) struct StartCall {
+    began_at: Timestamp,
+    /// Known as soon as the task is stored.
+    task: OnceLock<TaskId>,
+}
 
-impl Drop for RemovalNotice<'_> {
+impl StartCall {
+    /// Whether the call may yet read the rows of this agent.
+    pub(super) fn may_read(&self, row: &AgentRow) -> bool {
+        match self.task.get() {
+            Some(task) => row.task_id.as_ref() == Some(task),
+            None => row.info.started_at >= self.began_at,
+        }
+    }
+}
+
+/// Keeps the agent of a [`StartCall`] until it is dropped. Then it notifies the removal of agents.
+pub(in crate::service) struct StartCallGuard<'a> {
+    live: &'a LiveAgents,
+    call: Arc<StartCall>,
+}
+
+impl StartCallGuard<'_> {
+    pub(in crate::service) fn note_task(&self, task: &TaskId) {
+        self.call.task.get_or_init(|| task.clone());
+    }
+}
+
+impl Drop for StartCallGuard<'_> {
     fn drop(&mut self) {
-        self.0.removals.notify_one();
+        lock(&self.live.start_calls).retain(|call| !Arc::ptr_eq(call, &self.call));
+        self.live.removals.notify_one();
     }
 }
 
@@ -141,20 +169,20 @@ impl Agents {
             choosing: tokio::sync::Mutex::default(),
             sending: Mutex::default(),
             cancelling: Mutex::default(),
-            start_calls: tokio::sync::RwLock::default(),
+            start_calls: Mutex::default(),
             removals: tokio::sync::Notify::new(),
             unreachable: Mutex::default(),
         };
         Self { core, access, prompts, settings: Arc::new(settings), live: Arc::new(live) }
     }
 
-    /// Runs a call that starts an agent and answers from the agent's rows, however soon the agent
-    /// ends and is removed.
-    pub(in crate::service) async fn before_removal<T>(&self, call: impl Future<Output = T>) -> T {
-        // Dropped after the lock, also if the caller goes away meanwhile.
-        let _told = RemovalNotice(&self.live);
-        let _reading = self.live.start_calls.read().await;
-        call.await
+    /// Begins a call that starts an agent and answers from the agent's rows, however soon the agent
+    /// ends.
+    pub(in crate::service) fn begin_start_call(&self) -> StartCallGuard<'_> {
+        let call = StartCall { began_at: self.core.now(), task: OnceLock::new() };
+        let call = Arc::new(call);
+        lock(&self.live.start_calls).push(Arc::clone(&call));
+        StartCallGuard { live: &self.live, call }
     }
 
     #[boxed]

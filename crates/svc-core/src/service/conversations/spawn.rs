@@ -103,7 +103,6 @@ impl Conversations {
         let requester = self.requester(caller, session).await?;
         let timeout = input.run_timeout_seconds.filter(|seconds| *seconds > 0);
         let timeout = timeout.map(|seconds| Duration::from_secs(u64::from(seconds)));
-        let removes_peer = input.cleanup == Some(Cleanup::Delete);
         let dispatch = NewDispatch {
             agent: input.agent_id,
             prompt: input.task,
@@ -113,21 +112,17 @@ impl Conversations {
             title: input.label,
             idempotency_key: input.idempotency_key,
             tool: Some(SourceTool::SessionsSpawn),
-            removes_peer,
+            removes_peer: input.cleanup == Some(Cleanup::Delete),
             deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
             is_at_once: true,
             ..Default::default()
         };
-        let start = async {
-            let dispatched = self.agents.dispatch(caller, dispatch).await.map_err(of_spawn)?;
-            let id = dispatched.task.task_id;
-            let (key, pid) = self.running(&id).await?;
-            Ok::<_, Error>((id, key, pid))
-        };
         // A quick child may end before this call has its key and its process.
-        let started =
-            if removes_peer { self.agents.before_removal(start).await } else { start.await };
-        let (id, child_session_key, pid) = started?;
+        let start_call = self.agents.begin_start_call();
+        let dispatched = self.agents.dispatch(caller, dispatch).await.map_err(of_spawn)?;
+        let id = dispatched.task.task_id;
+        start_call.note_task(&id);
+        let (child_session_key, pid) = self.running(&id).await?;
         let run_id = RunId::from_task(&id);
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }
