@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use svc_model::{Caller, PeerStatus, Principal, Timestamp, limits};
+use svc_model::{Caller, Peer, PeerStatus, Principal, Timestamp, limits};
 use svc_store::{PeerRow, job};
 
 use super::{Team, set_status};
@@ -63,9 +63,13 @@ impl Team {
     }
 
     async fn revive(&self, key: &str) -> Result<()> {
-        let store = &self.core.store;
+        let (store, timeout) = (&self.core.store, self.core.tuning.peer_timeout);
+        // A peer that has signed off may still end its connections.
+        let is_away = move |peer: &Peer, now: Timestamp| {
+            peer.status == PeerStatus::Offline && now.since(peer.last_seen) >= timeout
+        };
         let own = store.peers().of_key(key).await?;
-        let Some(row) = own.filter(|row| row.peer.status == PeerStatus::Offline) else {
+        let Some(row) = own.filter(|row| is_away(&row.peer, self.core.now())) else {
             return Ok(());
         };
         if store.agents().of_key(key).await?.is_some() {
@@ -74,7 +78,7 @@ impl Team {
         let id = row.peer.peer_id;
         let job = store.write(job!(|tx| {
             let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
-            if row.peer.status != PeerStatus::Offline {
+            if !is_away(&row.peer, tx.now()) {
                 return Ok(());
             }
             row.peer.last_seen = tx.now();
