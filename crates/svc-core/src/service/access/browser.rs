@@ -16,7 +16,7 @@ use svc_store::{LoginCodeRow, TokenRow, job};
 use super::{
     Access, Credential,
     credentials::TokenKey,
-    tokens::{MintedToken, new_row, require_operator},
+    tokens::{MintedToken, new_token_row, require_operator},
 };
 use crate::boxed;
 use crate::service::{Error, Result};
@@ -101,7 +101,7 @@ impl Access {
             let subject = SUBJECT.to_owned();
             let row = TokenRow {
                 operator_credential: Some(operator),
-                ..new_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
+                ..new_token_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
             };
             tx.tokens().insert(&row, &cookie).await?;
             Ok::<_, Error>(row)

@@ -14,3 +14,5 @@ pub use browser::{LoginCode, LoginTicket, SignInKey};
 pub use credentials::{Access, Credential, TokenFileError, Tokens};
 pub use process_tokens::NewProcessToken;
 pub use tokens::{MintedToken, NewToken, TokenInfo, TokenKind};
+
+pub(super) use tokens::new_token_row;

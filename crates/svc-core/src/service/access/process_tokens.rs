@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Access, Credential,
     credentials::TokenKey,
-    tokens::{MintedToken, new_row},
+    tokens::{MintedToken, new_token_row},
 };
 use crate::boxed;
 use crate::service::{Error, Result, check};
@@ -287,7 +287,7 @@ fn row_of(
         project: subject.project,
         process: Some(process),
         cwd: subject.cwd,
-        ..new_row(ids, subject.session, now, limits::PROCESS_TOKEN_TTL)
+        ..new_token_row(ids, subject.session, now, limits::PROCESS_TOKEN_TTL)
     }
 }
 

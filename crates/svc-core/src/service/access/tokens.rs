@@ -147,7 +147,7 @@ impl Access {
                 scopes: input.scopes,
                 project,
                 cwd,
-                ..new_row(&ids, input.session, tx.now(), ttl)
+                ..new_token_row(&ids, input.session, tx.now(), ttl)
             };
             tx.tokens().insert(&row, &hash).await?;
             Ok(MintedToken { token, info: row.into() })
@@ -234,7 +234,12 @@ impl Access {
 }
 
 /// The row of a new token, without scopes, project or process.
-pub(super) fn new_row(ids: &Ids, session: String, now: Timestamp, ttl: Duration) -> TokenRow {
+pub(in crate::service) fn new_token_row(
+    ids: &Ids,
+    session: String,
+    now: Timestamp,
+    ttl: Duration,
+) -> TokenRow {
     TokenRow {
         token_id: TokenId::new(ids, now),
         session,

@@ -9,7 +9,6 @@ use sha2::{Digest as _, Sha256};
 use svc_client::hosts;
 use svc_model::{
     AGENTS_SCOPE, AgentId, AgentInstance, Caller, Ownership, Principal, StreamVisibility, TaskId,
-    TokenId,
     agent::{
         AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, AnswerKey, HostSpec,
         HostStarted,
@@ -26,7 +25,7 @@ use super::{
     state::{AgentView, append_team_event, may_run, stream_of, unknown},
 };
 use crate::boxed;
-use crate::service::{Error, Result, check, core::Core, team};
+use crate::service::{Error, Result, access::new_token_row, check, core::Core, team};
 
 /// Request to start an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -262,17 +261,10 @@ impl AgentPlan {
             (spec.session_key.clone(), spec.cwd.to_string_lossy().into_owned());
         let scopes = if instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
         let token_row = TokenRow {
-            token_id: TokenId::new(&core.ids, now),
-            session: session_key.clone(),
             scopes,
             project: project.clone(),
-            created_at: now,
-            expires_at: now.plus(limits::TOKEN_TTL_MAX),
-            last_used_at: None,
-            revoked_at: None,
-            process: None,
-            operator_credential: None,
             cwd: Some(cwd.clone()),
+            ..new_token_row(&core.ids, session_key.clone(), now, limits::TOKEN_TTL_MAX)
         };
         tx.tokens().insert(&token_row, &token_hash(&new_secret())).await?;
         let row = AgentRow {
