@@ -283,12 +283,12 @@ impl AppServerFollower<'_> {
                 return Ok(());
             }
             CodexObservation::Failed { thread, why } => {
-                return team.turn_failed(&thread, self.process, why).await;
+                return team.turn_failed(&thread, self.process, (why, None)).await;
             }
             CodexObservation::Limit { thread, until } => {
                 let said = "the vendor refuses it for usage".to_owned();
-                let limit = UsageLimit { said, until };
-                return team.limited_by_app_server(&thread, self.process, limit).await;
+                let limit = UsageLimit { said: said.clone(), until };
+                return team.turn_failed(&thread, self.process, (said, Some(limit))).await;
             }
             CodexObservation::Taken { message } => {
                 self.tell_taken(&message, true);

@@ -150,20 +150,22 @@ impl Team {
         Ok(())
     }
 
-    /// Fails the questions of a turn that the vendor refused for usage, and marks the session as
-    /// waiting for the end of the limit.
-    pub(in crate::service) async fn limited_by_app_server(
+    /// Fails the questions of a turn that the app-server reports as failed. If the vendor refused
+    /// the turn for usage, the session waits for the end of that limit.
+    pub(in crate::service) async fn turn_failed(
         &self,
         session: &str,
         process: &ProcessIdentity,
-        limit: UsageLimit,
+        (why, limit): (String, Option<UsageLimit>),
     ) -> Result<()> {
         let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
         let core = self.core.clone();
         let job = self.core.store.write(job!(|tx| {
             let at = tx.now();
-            fail_turn(tx, &core, &peer, at, &limit.said).await?;
-            let Some(mut row) = tx.peers().get(&peer).await? else { return Ok(()) };
+            fail_turn(tx, &core, &peer, at, &why).await?;
+            let (Some(limit), Some(mut row)) = (limit, tx.peers().get(&peer).await?) else {
+                return Ok(());
+            };
             let state = PeerState {
                 status: PeerStatus::Waiting,
                 waiting_for: Some(limit.waiting_for(at)),
@@ -171,22 +173,6 @@ impl Team {
                 evidence: StatusEvidence::AppServer,
             };
             Ok(set_state(tx, &mut row.peer, state, "limit").await?)
-        }));
-        job.await
-    }
-
-    /// Fails the questions of a turn that the app-server reports as failed.
-    pub(in crate::service) async fn turn_failed(
-        &self,
-        session: &str,
-        process: &ProcessIdentity,
-        why: String,
-    ) -> Result<()> {
-        let Some(peer) = self.peer_in(session, process).await? else { return Ok(()) };
-        let core = self.core.clone();
-        let job = self.core.store.write(job!(|tx| {
-            let at = tx.now();
-            fail_turn(tx, &core, &peer, at, &why).await
         }));
         job.await
     }
