@@ -72,9 +72,7 @@ impl Team {
 
 /// The operator may act for any peer; a session token may act for the peers of its session.
 pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<()> {
-    let Some(session) = caller.session() else { return Ok(()) };
-    let is_registered_for = row.peer.session_id.as_deref() == Some(session);
-    if row.owner.as_deref() == Some(session) || row.owner.is_none() && is_registered_for {
+    if caller.is_operator() || row.principal() == caller.principal() {
         return Ok(());
     }
     let id = &row.peer.peer_id;

@@ -454,7 +454,7 @@ pub(in crate::service) async fn update(
 ) -> Result<Peer> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {
-        if !is_own(tx, caller, session, &row).await? {
+        if !is_own(tx, caller, &row).await? {
             let why = "a peer with this identity belongs to another session";
             return Err(Error::Conflict(why.to_owned()));
         }
@@ -495,21 +495,14 @@ pub(in crate::service) async fn update(
 
 /// Whether a peer belongs to this session token: it was registered with the token, or belongs to
 /// one of the token's sessions.
-async fn is_own(
-    tx: &mut WriteTx,
-    caller: &Caller,
-    key: &str,
-    row: &PeerRow,
-) -> Result<bool, StoreError> {
-    match (row.owner.as_deref(), row.peer.session_id.as_deref()) {
-        (Some(owner), _) => Ok(owner == key),
-        (None, Some(session)) if session == key => Ok(true),
-        (None, Some(session)) => {
-            let owner = tx.sessions().owner(session).await?.and_then(|row| row.owner);
-            Ok(owner == Some(caller.principal()))
-        }
-        (None, None) => Ok(false),
+async fn is_own(tx: &mut WriteTx, caller: &Caller, row: &PeerRow) -> Result<bool, StoreError> {
+    let is_theirs = row.principal() == caller.principal();
+    let Some(session) = row.peer.session_id.as_deref() else { return Ok(is_theirs) };
+    if is_theirs || row.owner.is_some() {
+        return Ok(is_theirs);
     }
+    let owner = tx.sessions().owner(session).await?.and_then(|row| row.owner);
+    Ok(owner == Some(caller.principal()))
 }
 
 /// Removes a peer from the list, with an event. [`end_deliveries`] ends the deliveries to it.
