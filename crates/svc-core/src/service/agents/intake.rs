@@ -257,6 +257,9 @@ async fn open_request(
     notify_operator(tx, core, row, &asked).await
 }
 
+/// Who closes a request that nobody answers in time.
+pub(super) const TIMEOUT: &str = "timeout";
+
 pub(super) async fn close_request(
     tx: &mut WriteTx,
     row: &AgentRow,
@@ -264,14 +267,28 @@ pub(super) async fn close_request(
     option_id: Option<String>,
     by: String,
 ) -> Result<()> {
-    let open = tx.requests().get(id).await?.filter(|request| request.closed_at.is_none());
-    let Some(request) = open.filter(|request| request.agent_id.as_ref() == Some(&row.info.id))
+    let known = tx.requests().get(id).await?;
+    let Some(request) = known.filter(|request| request.agent_id.as_ref() == Some(&row.info.id))
     else {
         return Ok(());
     };
     let answer = RequestAnswerRow { option_id, text: None, by };
-    tx.requests().close(&request.request_id, &answer).await?;
-    Ok(tell_closed(tx, row, &request, &answer.by).await?)
+    match &request.answer {
+        None => {
+            tx.requests().close(id, &answer).await?;
+            tell_closed(tx, row, &request, &answer.by).await?;
+        }
+        // The daemon denied it while the host hung, and the host had another answer.
+        Some(denied) if denied.by == TIMEOUT && *denied != answer => {
+            tx.requests().correct(id, &answer).await?;
+            let about = json!({
+                "request_id": id, "kind": request.kind, "by": answer.by, "corrects": true,
+            });
+            append_team_event(tx, "request.closed", row, about).await?;
+        }
+        Some(_) => {}
+    }
+    Ok(())
 }
 
 /// The agent's assignments that have a task.

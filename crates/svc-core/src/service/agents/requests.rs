@@ -1,7 +1,7 @@
 //! Requests of agents and their answers. The host decides which answer is the first; the row
 //! follows the host.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
@@ -17,13 +17,17 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
-    intake::close_request,
+    intake::{TIMEOUT, close_request},
     state::{has_scope, tell_closed},
 };
 use crate::boxed;
 use crate::service::{
     Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check, process::RequestSender,
 };
+
+/// How long after its deadline a request of a host that does not answer is denied: its host may have
+/// an answer that was given just before.
+const ANSWER_GRACE: Duration = Duration::from_secs(10);
 
 impl Listed for RequestRow {
     const NAME: &'static str = "requests";
@@ -245,13 +249,14 @@ impl Agents {
         let write = self.core.store.write(job!(|tx| {
             let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
             let Some(row) = found else { return Ok(()) };
+            let before = tx.now().minus(ANSWER_GRACE);
             for request in tx.requests().open_of_agent(&id).await? {
-                if request.deadline.is_none_or(|deadline| deadline > tx.now()) {
+                if request.deadline.is_none_or(|deadline| deadline > before) {
                     continue;
                 }
                 let mut options = request.options.into_iter();
                 let denial = options.find(|option| option.kind == RequestOptionKind::Deny);
-                let (option, by) = (denial.map(|option| option.option_id), "timeout".to_owned());
+                let (option, by) = (denial.map(|option| option.option_id), TIMEOUT.to_owned());
                 close_request(tx, &row, &request.request_id, option, by).await?;
             }
             Ok(())
@@ -322,8 +327,6 @@ fn candidate(request: &RequestRow) -> Candidate {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::json;
 
     use super::*;
@@ -357,8 +360,15 @@ mod tests {
             test.store.requests().get(&id).await.unwrap().unwrap().answer
         };
         assert_eq!(answer().await, None);
-        test.clock.advance(Duration::from_mins(1));
-        let (option_id, by) = (Some("no".to_owned()), "timeout".to_owned());
+        test.clock.advance(Duration::from_mins(1) + ANSWER_GRACE);
+        let (option_id, by) = (Some("no".to_owned()), TIMEOUT.to_owned());
+        assert_eq!(answer().await, Some(RequestAnswerRow { option_id, text: None, by }));
+        // What the host tells once it goes on is what happened.
+        let (row, key) = (test.store.agents().get(&agent).await.unwrap().unwrap(), id.clone());
+        let by = "operator".to_owned();
+        let told = test.store.write(job!(|tx| close_request(tx, &row, &key, None, by).await));
+        told.await.unwrap();
+        let (option_id, by) = (None, "operator".to_owned());
         assert_eq!(answer().await, Some(RequestAnswerRow { option_id, text: None, by }));
     }
 }
