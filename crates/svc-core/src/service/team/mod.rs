@@ -5,6 +5,7 @@
 mod delivery;
 mod find;
 mod inbox;
+mod last_calls;
 mod ownership;
 mod peers;
 mod presence;
@@ -27,6 +28,8 @@ use super::{
     core::{Core, open_and_append},
     reads::ReadCache,
 };
+
+use last_calls::LastCalls;
 
 pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use sessions::{ActingSession, NewSession, SessionDetail};
@@ -54,7 +57,7 @@ pub struct Team {
     session_peers: Arc<ReadCache<Option<Peer>>>,
     /// The latest open session of each principal.
     latest_sessions: Arc<ReadCache<Option<String>>>,
-    last_calls: Arc<presence::LastCalls>,
+    last_calls: Arc<LastCalls>,
 }
 
 impl Team {

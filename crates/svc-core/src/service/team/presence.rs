@@ -3,60 +3,23 @@
 //! Calls are noted in memory. A row is written when a call finds its peer offline, and when a sweep
 //! finds that a peer was silent but for its calls.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
-
-use svc_model::{Caller, Peer, PeerStatus, Principal, Timestamp, limits};
+use svc_model::{Caller, Peer, PeerStatus, Principal, Timestamp};
 use svc_store::{PeerRow, job};
 
 use super::{Team, set_status};
-use crate::service::{Result, core::lock};
-
-/// When the holders of session tokens called last. A restart loses this: then a peer may be offline
-/// until its next call.
-#[derive(Debug, Default)]
-pub(super) struct LastCalls(Mutex<HashMap<String, LastCall>>);
-
-#[derive(Debug, Clone, Copy)]
-struct LastCall {
-    at: Timestamp,
-    /// When the row of the peer was last read because of a call.
-    checked_at: Timestamp,
-}
-
-impl LastCalls {
-    /// Notes a call. Returns whether the row of the peer must be read: another daemon may have set
-    /// it offline since it was last read.
-    fn note(&self, key: &str, now: Timestamp, checked_for: Duration) -> bool {
-        let mut calls = lock(&self.0);
-        if let Some(known) = calls.get_mut(key) {
-            known.at = now;
-            if now.since(known.checked_at) < checked_for {
-                return false;
-            }
-            known.checked_at = now;
-            return true;
-        }
-        if calls.len() >= limits::STREAMS_CACHED {
-            calls.clear();
-        }
-        calls.insert(key.to_owned(), LastCall { at: now, checked_at: now });
-        true
-    }
-
-    fn of(&self, key: &str) -> Option<Timestamp> {
-        lock(&self.0).get(key).map(|call| call.at)
-    }
-}
+use crate::boxed;
+use crate::service::Result;
 
 impl Team {
     /// Notes a request with a session token: the peer of an offline session is online again. The
     /// process of a client reports the presence of its sessions, and a host that of its agent.
+    #[boxed]
     pub async fn note_call(&self, caller: &Caller) {
         let Some(key) = caller.session().filter(|_| caller.process().is_none()) else { return };
         let checked_for = self.core.tuning.peer_timeout / 4;
         if self.last_calls.note(key, self.core.now(), checked_for) {
-            // Boxed, as it is rare. The request does not depend on it.
-            if let Err(error) = Box::pin(self.revive(key)).await {
+            // The request does not depend on it.
+            if let Err(error) = self.revive(key).await {
                 error.report("cannot note that a session is back");
             }
         }
@@ -92,7 +55,7 @@ impl Team {
     pub(super) async fn store_last_call(&self, row: &PeerRow) -> Result<bool> {
         let Principal::Session(key) = row.principal() else { return Ok(false) };
         let store = &self.core.store;
-        let last = self.last_calls.of(&key).filter(|at| *at > row.peer.last_seen);
+        let last = self.last_calls.last(&key).filter(|at| *at > row.peer.last_seen);
         let Some(at) = last else { return Ok(false) };
         // A token may have registered several peers, and speaks as one of them.
         let own = store.peers().of_key(&key).await?.map(|own| own.peer.peer_id);
