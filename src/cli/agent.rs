@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{ClientError, with_object};
 use svc_wire::host_protocol::{HistoryQuery, SendInput, SendMode, StopAgent};
@@ -12,7 +13,6 @@ use svc_wire::host_protocol::{HistoryQuery, SendInput, SendMode, StopAgent};
 use super::agent_attach::host;
 use super::agent_away::find_answering;
 use super::agent_list::{AgentListArgs, print_agent, print_history, print_stopped};
-use super::context::members;
 use super::naming::AdvisedError;
 use super::output;
 use super::{Context, ExitResult, agent_attach, agent_away, agent_list};
@@ -109,7 +109,7 @@ pub(super) enum AgentCommand {
     },
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub(super) struct StartArgs {
     /// The instance: a configured way to run an agent
     instance: Option<String>,
@@ -276,25 +276,13 @@ fn request_text(context: &Context, key: &str, request: &Value) -> String {
     text + &format!("  -> svc agent answer {} {id} OPTION\n", output::visible(key))
 }
 
-async fn start(context: &Context, args: StartArgs) -> ExitResult {
-    let cwd = args.cwd.map(std::path::absolute).transpose()?;
-    let prompt = args.prompt.map(text).transpose()?;
-    let mut body = members([
-        ("instance", args.instance),
-        ("backend", args.backend),
-        ("name", args.name),
-        ("cwd", cwd.map(|cwd| cwd.to_string_lossy().into_owned())),
-        ("task", args.task),
-        ("description", args.description),
-        ("prompt", prompt),
-        ("resume", args.resume),
-    ]);
-    if !args.args.is_empty() {
-        body.insert("args".to_owned(), args.args.into());
-    }
-    if !body.contains_key("cwd") && !body.contains_key("resume") {
+async fn start(context: &Context, mut args: StartArgs) -> ExitResult {
+    args.cwd = args.cwd.map(std::path::absolute).transpose()?;
+    args.prompt = args.prompt.map(text).transpose()?;
+    let mut body = serde_json::to_value(&args)?;
+    if args.cwd.is_none() && args.resume.is_none() {
         let here = std::env::current_dir().context("cannot tell the working folder")?;
-        body.insert("default_cwd".to_owned(), here.to_string_lossy().into());
+        body["default_cwd"] = here.to_string_lossy().into();
     }
     print_agent(context, &context.client()?.post("/v1/hosts", &body).await?)
 }

@@ -208,7 +208,7 @@ enum Command {
     #[command(subcommand, after_help = "Example:\n  svc project list")]
     Project(project::ProjectCommand),
     /// Manage MCP servers that svc starts once for all agents
-    #[command(after_help = "Examples:\n  svc mcp\n  \
+    #[command(after_help = "Examples:\n  svc mcp    lists the servers\n  \
         svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv")]
     Mcp(mcp::McpArgs),
     /// Print an --mcp-config document with a token for one session

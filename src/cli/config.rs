@@ -7,11 +7,19 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_sys::config::{Config, ConfigError, Env, FileConfig, Flags};
 
-use super::output::{self, Column};
+use super::output::{Column, Listing};
 use super::{Context, ExitResult, ServeArgs, UsageError};
 
-const COLUMNS: &[Column] =
-    &[Column::text("KEY", ""), Column::text("VALUE", ""), Column::text("ORIGIN", "").rank(1)];
+const SETTINGS: Listing = Listing {
+    items: "settings",
+    columns: &[
+        Column::text("KEY", "key"),
+        Column::text("VALUE", "value"),
+        Column::text("ORIGIN", "origin").rank(1),
+    ],
+    empty: "",
+    next: None,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
@@ -45,17 +53,14 @@ fn show(context: &Context, flags: &Flags) -> ExitResult {
     context.print(&document, || {
         let origin = if config.paths.explicit_home { "chosen" } else { "default" };
         let state = if file.exists() { "read" } else { "absent" };
-        let row = |key: &str, value: String, origin: String| {
-            vec![Some(key.to_owned()), Some(value), Some(origin)]
-        };
-        let mut cells = vec![
-            row("(home)", config.paths.home.display().to_string(), origin.to_owned()),
-            row("(config file)", file.display().to_string(), state.to_owned()),
+        let mut all = vec![
+            json!({ "key": "(home)", "value": config.paths.home, "origin": origin }),
+            json!({ "key": "(config file)", "value": file, "origin": state }),
         ];
-        cells.extend(
-            rows.iter().map(|it| row(it.key, shown(it.key, &it.value), it.origin.to_string())),
-        );
-        output::table(&context.screen, COLUMNS, &cells, "")
+        all.extend(rows.iter().map(|it| {
+            json!({ "key": it.key, "value": shown(it.key, &it.value), "origin": it.origin.to_string() })
+        }));
+        SETTINGS.print_table(&context.screen, &json!({ "settings": all }))
     })
 }
 
@@ -84,7 +89,8 @@ fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {
         // them.
         bail!(UsageError(format!("{}: {}", file.display(), problems.join("; "))));
     }
-    let line = format!("{} is valid", file.display());
+    let state = if file.exists() { "valid" } else { "absent: the defaults hold" };
+    let line = format!("{} is {state}", file.display());
     context.print_line(&json!({ "file": file, "valid": true }), &line)
 }
 

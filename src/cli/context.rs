@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use svc_client::{Client, ClientError, Discovery};
 use svc_install::ClientLocations;
 use svc_sys::config::sources::SourcePlan;
@@ -16,49 +16,28 @@ use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 use super::output::{self, ColorChoice, Screen};
 use super::{ExitResult, UsageError};
 
+// Behind the options of a command itself.
 #[derive(Debug, Default, Args)]
 pub(super) struct GlobalFlags {
     /// Print JSON: one document, or one line per item where the output is endless
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     pub(super) json: bool,
-    /// Print exact times instead of how long ago
-    #[arg(long, global = true)]
-    pub(super) utc: bool,
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        value_name = "WHEN",
-        default_value_t,
-        hide_default_value = true,
-        hide_possible_values = true,
-        help = "Use colours: auto, always or never [default: auto; NO_COLOR is never]"
-    )]
-    pub(super) color: ColorChoice,
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        help = "The data folder [env: SVC_HOME] [default: ~/.local/share/svc]"
-    )]
-    pub(super) home: Option<PathBuf>,
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        help = "The daemon's URL [env: SVC_URL] [default: the socket in the data folder]"
-    )]
-    pub(super) url: Option<String>,
     /// Print tables whole: all columns, nothing cut
-    // Beside `--utc`.
-    #[arg(long, global = true, display_order = 1)]
+    #[arg(long, global = true, display_order = 901)]
     pub(super) full: bool,
-}
-
-/// An object of the members that are set.
-pub(super) fn members<const N: usize>(fields: [(&str, Option<String>); N]) -> Map<String, Value> {
-    let set = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
-    set.collect()
+    /// Print exact times instead of how long ago
+    #[arg(long, global = true, display_order = 902)]
+    pub(super) utc: bool,
+    /// Use colours: auto, always or never [default: auto; NO_COLOR is never]
+    #[arg(long, global = true, display_order = 903, value_enum, value_name = "WHEN")]
+    #[arg(default_value_t, hide_default_value = true, hide_possible_values = true)]
+    pub(super) color: ColorChoice,
+    /// The data folder [env: SVC_HOME] [default: ~/.local/share/svc]
+    #[arg(long, global = true, display_order = 904, value_name = "DIR")]
+    pub(super) home: Option<PathBuf>,
+    /// The daemon's URL [env: SVC_URL] [default: the socket in the data folder]
+    #[arg(long, global = true, display_order = 905, value_name = "URL")]
+    pub(super) url: Option<String>,
 }
 
 /// The name and the value of an argument of `flag`, such as `KEY=VALUE`.

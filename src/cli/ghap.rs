@@ -43,7 +43,7 @@ pub(super) enum GhapCommand {
     /// Show a record and its earlier versions
     #[command(after_help = "Example:\n  svc ghap show ghap_…")]
     Show {
-        /// The record's id
+        /// The record's id or the beginning of it, or `latest`
         id: String,
     },
     /// Abandon a record that a session left open
@@ -52,7 +52,7 @@ pub(super) enum GhapCommand {
         Works only if the session of the record has ended, or was silent for half an hour."
     )]
     Abandon {
-        /// The record's id
+        /// The record's id or the beginning of it, or `latest`
         id: String,
         /// Why there will be no result
         #[arg(long, value_name = "TEXT")]

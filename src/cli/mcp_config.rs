@@ -20,9 +20,9 @@ Examples:
   svc mcp-config --session reviewer --write /tmp/reviewer.json
   claude --mcp-config /tmp/reviewer.json
 
-  svc mcp-config --session ci --http --env SVC_SESSION_TOKEN > mcp.json   # the token goes to standard error
+  svc mcp-config --session ci --http --env SVC_SESSION_TOKEN > mcp.json
 
-The client starts `svc stdio`, which reads the token from a file of mode 0600 and sends it to the daemon alone. The token is the \
+The document is for the option --mcp-config of Claude Code, and for each client that reads `mcpServers`. The client starts `svc stdio`, which reads the token from a file of mode 0600 and sends it to the daemon alone. The token is the \
 session's identity: whoever has it acts as the session.";
 
 /// Folder of the tokens, below the data folder.
@@ -78,13 +78,9 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> ExitResult {
     let cwd =
         given.canonicalize().with_context(|| format!("there is no folder {}", given.display()))?;
     let url = if args.http { Some(daemon_url(context).await?) } else { None };
-    let mut request = json!({ "session": args.session, "project": cwd });
-    if let Some(ttl) = args.ttl {
-        request["ttl_seconds"] = json!(ttl);
-    }
-    if !args.scope.is_empty() {
-        request["scopes"] = json!(args.scope);
-    }
+    let request = json!({
+        "session": args.session, "project": cwd, "ttl_seconds": args.ttl, "scopes": args.scope,
+    });
     let minted: FreshToken = client.post("/v1/tokens", &request).await?;
     let (server, token_file) = if let Some(url) = url {
         (url_server(&url, args.env.as_deref(), &minted.token), None)

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use svc_client::{Client, encode, with_object};
 use svc_model::{ListQuery, MessageFilter, PageQuery};
 
-use super::context::members;
 use super::naming::{LatestItem, identified, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::{Context, ExitResult};
@@ -203,15 +202,10 @@ async fn reached(client: &Client, answer: &Value) -> String {
 
 impl Compose {
     fn body(self, circle: Option<String>) -> Result<Value> {
-        let body = members([
-            ("text", Some(text_or_input(self.text)?)),
-            ("from_peer", self.from),
-            ("type", self.kind),
-            ("correlation_id", self.correlation_id),
-            ("idempotency_key", self.idempotency_key),
-            ("circle", circle),
-        ]);
-        Ok(body.into())
+        Ok(json!({
+            "text": text_or_input(self.text)?, "from_peer": self.from, "type": self.kind, "circle": circle,
+            "correlation_id": self.correlation_id, "idempotency_key": self.idempotency_key,
+        }))
     }
 }
 

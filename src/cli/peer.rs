@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{ClientError, TokenSource, encode, with_object};
-use svc_model::{PeerFilter, PeerId, RegisterInput};
+use svc_model::{ListQuery, PeerFilter, PeerId, RegisterInput};
 
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
@@ -36,7 +36,7 @@ pub(super) enum PeerCommand {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        filter: PeerFilter,
+        query: ListQuery<PeerFilter>,
     },
     /// Register a peer, or update the one with the same identity
     #[command(
@@ -70,10 +70,10 @@ pub(super) enum PeerCommand {
 pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
     let client = context.client()?;
     let peer: Value = match command {
-        PeerCommand::List { all, filter } => {
-            let path =
-                if all || filter.status.is_some() { "/v1/peers" } else { "/v1/peers?live=true" };
-            let mut page: Value = client.get(&with_object(path, &filter)).await?;
+        PeerCommand::List { all, query } => {
+            let is_all = all || query.filter.status.is_some();
+            let path = if is_all { "/v1/peers" } else { "/v1/peers?live=true" };
+            let mut page: Value = client.get(&with_object(path, &query)).await?;
             if !context.json {
                 // A program gets the names as they are.
                 if context.screen.is_for_people()
@@ -87,11 +87,11 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
                 mark_waiting(&mut page, &requests.unwrap_or_default());
                 leave_out_tasks(&mut page);
             }
-            return LIST.of_filter(&filter).print(context, &page);
+            return LIST.of_filter(&query.filter).print(context, &page);
         }
         PeerCommand::Register(input) => client.post("/v1/peers/register", &*input).await?,
         PeerCommand::Heartbeat { peer, status } => {
-            let body = status.map_or_else(|| json!({}), |status| json!({ "status": status }));
+            let body = json!({ "status": status });
             let path = format!("/v1/peers/{}/heartbeat", encode(&peer));
             peer_found(&client, &peer, client.post(&path, &body).await).await?
         }

@@ -1,10 +1,10 @@
 //! The path of this program for files that outlive this version, and the client that started it.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use svc_install::client::program_in;
 use svc_sys::config::Env;
 use svc_sys::process_list;
 
@@ -19,25 +19,17 @@ pub(super) fn own_name(env: &Env) -> Result<PathBuf> {
 /// `running`.
 fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) -> PathBuf {
     let invoked = invoked.map(Path::new).and_then(|path| match path.to_str() {
-        Some(name) if !name.contains('/') => find(name, paths),
+        Some(name) if !name.contains('/') => program_in(paths?, name),
         _ => Some(path.to_path_buf()),
     });
     let real = std::fs::canonicalize(running).ok();
-    [find("svc", paths), invoked]
+    [paths.and_then(|paths| program_in(paths, "svc")), invoked]
         .into_iter()
         .flatten()
         // The parent process chose the invoked path, so it counts only if it leads to this program.
         .filter(|path| real.is_some() && std::fs::canonicalize(path).ok() == real)
         .find_map(|path| std::path::absolute(path).ok())
         .unwrap_or_else(|| running.to_path_buf())
-}
-
-fn find(name: &str, paths: Option<&OsStr>) -> Option<PathBuf> {
-    let is_program = |path: &PathBuf| {
-        std::fs::metadata(path)
-            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    std::env::split_paths(paths?).map(|folder| folder.join(name)).find(is_program)
 }
 
 /// The client's process for a request on the socket; this process if the client's is unknown.
@@ -52,7 +44,7 @@ pub(super) fn client() -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 

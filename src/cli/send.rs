@@ -1,11 +1,10 @@
 //! `svc send`: gives work to an agent and prints its output.
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use svc_client::TokenSource;
 use svc_model::PeerId;
 
-use super::context::members;
 use super::people::{present, which_one};
 use super::{Context, ExitResult, UsageError, agent, output, task};
 
@@ -82,17 +81,12 @@ pub(super) async fn run(context: &Context, mut args: SendArgs) -> ExitResult {
         Some(cwd) => ("cwd", std::path::absolute(cwd)?),
         None => ("default_cwd", std::env::current_dir()?),
     };
-    let mut opts = members([
-        (member, Some(cwd.to_string_lossy().into_owned())),
-        ("mode", args.mode),
-        ("model", args.model),
-        ("idempotency_key", args.idempotency_key),
-    ]);
-    opts.insert("async".to_owned(), true.into());
-    let prompt = Some(agent::text(prompt)?);
-    let mut body =
-        Value::from(members([("prompt", prompt), ("instance", instance), ("tag", args.tag)]));
-    body["opts"] = opts.into();
+    let opts = json!({
+        "async": true, member: cwd.to_string_lossy(), "mode": args.mode, "model": args.model,
+        "idempotency_key": args.idempotency_key,
+    });
+    let prompt = agent::text(prompt)?;
+    let mut body = json!({ "prompt": prompt, "instance": instance, "tag": args.tag, "opts": opts });
     let client = context.client()?;
     if args.is_async && client.target().token_source != TokenSource::Env {
         // Nobody waits here, so the reply goes to the operator's inbox.

@@ -43,14 +43,19 @@ const TOOLS: Listing = Listing {
     next: None,
 };
 
-const TREE: &[Column] = &[
-    Column::name("SESSION", "key").least(64),
-    Column::state("STATUS", "state"),
-    Column::name("NAME", "label").least(40),
-    Column::text("KIND", "kind").rank(3),
-    Column::path("FOLDER", "cwd").rank(4),
-    Column::time("SEEN", "updatedAt").rank(2),
-];
+const TREE: Listing = Listing {
+    items: "sessions",
+    columns: &[
+        Column::name("SESSION", "key").least(64),
+        Column::state("STATUS", "state"),
+        Column::name("NAME", "label").least(40),
+        Column::text("KIND", "kind").rank(3),
+        Column::path("FOLDER", "cwd").rank(4),
+        Column::time("SEEN", "updatedAt").rank(2),
+    ],
+    empty: "no sessions; `svc agent start` starts one",
+    next: None,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
@@ -106,7 +111,7 @@ pub(super) enum SessionCommand {
     /// Show a session: when it was at work, which tools it called, what it is trying
     #[command(after_help = "Example:\n  svc session show 5f0c…")]
     Show {
-        /// The client's own id of the session, or the name of its peer
+        /// Its key or id, the beginning of either, `latest`, or the name of its peer
         id: String,
     },
 }
@@ -311,13 +316,11 @@ fn tree(sessions: &[Value]) -> Vec<(usize, &Value)> {
 
 fn print_tree(context: &Context, page: &Value) -> Result<()> {
     let rows = tree(output::items(page, "sessions")).into_iter().map(|(level, session)| {
-        let cell = |name: &str| Some(output::cell(session, name)).filter(|text| !text.is_empty());
-        let shown = format!("{}{}", "  ".repeat(level), output::cell(session, "key"));
-        let at = cell("updatedAt");
-        vec![Some(shown), cell("state"), cell("label"), cell("kind"), cell("cwd"), at]
+        let mut row = session.clone();
+        row["key"] = format!("{}{}", "  ".repeat(level), output::cell(session, "key")).into();
+        row
     });
-    let rows: Vec<Vec<Option<String>>> = rows.collect();
-    output::table(&context.screen, TREE, &rows, "no sessions; `svc agent start` starts one")
+    TREE.print_table(&context.screen, &json!({ "sessions": rows.collect::<Vec<_>>() }))
 }
 
 #[cfg(test)]

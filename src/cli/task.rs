@@ -54,7 +54,7 @@ pub(super) enum TaskCommand {
     /// Ask the runner of a task to stop
     #[command(after_help = "Example:\n  svc task cancel task_… && svc task wait task_…")]
     Cancel {
-        /// The task's id
+        /// The task's id or the beginning of it, or `latest`
         id: String,
     },
     /// Print a task's output as it comes; exit code 0 if the task ends well, else 1

@@ -29,7 +29,6 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::context::members;
 use super::{Context, ExitResult, UsageError, exit, output};
 
 pub(super) const EXAMPLES: &str = "\
@@ -173,13 +172,10 @@ fn header(args: &RunArgs) -> SpoolHeader {
     let run = format!("run_{}", &svc_model::new_secret()[..24]);
     let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
-    let create = members([
-        ("title", Some(title).filter(|title| !title.trim().is_empty())),
-        ("agent", args.agent.clone()),
-        ("from", args.from.clone()),
-        ("idempotency_key", Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone()))),
-    ]);
-    let mut create = Value::from(create);
+    let mut create = json!({
+        "title": Some(title).filter(|title| !title.trim().is_empty()), "agent": args.agent,
+        "from": args.from, "idempotency_key": args.idempotency_key.as_ref().unwrap_or(&run),
+    });
     if args.idempotency_key.is_some() {
         // Distinguishes this run's task from an earlier run's.
         create["metadata"] = json!({ "run": run });

@@ -1,6 +1,7 @@
 //! `svc token`: the operator token, and the list of minted tokens.
 
 use std::io::ErrorKind;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -41,9 +42,9 @@ pub(super) enum TokenCommand {
         /// Also those that were taken back or have ended
         #[arg(long)]
         all: bool,
-        /// How many [default: 50]
-        #[arg(long, value_name = "N")]
-        limit: Option<usize>,
+        /// How many
+        #[arg(long, value_name = "N", default_value = "50")]
+        limit: NonZeroUsize,
     },
     /// Take a token back, or sign a browser out; from the next request on
     #[command(after_help = "Example:\n  svc token revoke tok_…")]
@@ -75,7 +76,7 @@ pub(super) async fn run(context: &Context, command: TokenCommand) -> ExitResult 
         TokenCommand::Rotate => rotate(context).await,
         TokenCommand::Init { path } if path.as_os_str() == "-" => take(context).await,
         TokenCommand::Init { path } => init(context, &path),
-        TokenCommand::List { all, limit } => list(context, all, limit.unwrap_or(50)).await,
+        TokenCommand::List { all, limit } => list(context, all, limit.get()).await,
         TokenCommand::Revoke { id } => revoke(context, &id).await,
     }
 }

@@ -13,13 +13,13 @@ use svc_wire::mcp_request::{self, RequestSetting};
 
 use super::context::key_value;
 use super::naming::all_items;
-use super::output::{self, Column, Screen, plain};
+use super::output::{self, Column, Listing, Screen, plain};
 use super::{Context, ExitResult, UsageError, agent};
 
 const TOOLS: &[Column] = &[
-    Column::text("TOOL", ""),
-    Column::text("FAMILY", "").rank(1).usual("sources"),
-    Column::text("WHAT IT DOES", ""),
+    Column::text("TOOL", "name"),
+    Column::text("FAMILY", "family").rank(1).usual("sources"),
+    Column::text("WHAT IT DOES", "description"),
 ];
 
 /// The members of a tool that a person is shown.
@@ -79,7 +79,7 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
     match command {
         ToolsCommand::List { family } => {
             let tools = fetch(&context.client()?, family.as_deref()).await?;
-            print(context, &tools, "no tools; `svc tools list` shows all families")
+            print(context, tools, "no tools; `svc tools list` shows all families")
         }
         ToolsCommand::Show { name } => {
             let tool = find(&context.client()?, &name).await?;
@@ -160,15 +160,12 @@ fn unknown(name: &str) -> anyhow::Error {
 }
 
 /// Prints a list of tools, or `empty` if there are none.
-pub(super) fn print(context: &Context, tools: &[Value], empty: &str) -> ExitResult {
-    let row = |tool: &Value| {
-        let purpose = purpose(&context.screen, &output::cell(tool, "description"));
-        [output::cell(tool, "name"), output::cell(tool, "family"), purpose].map(Some).into()
-    };
-    let rows: Vec<_> = tools.iter().map(row).collect();
-    context.print(&json!({ "count": tools.len(), "tools": tools }), || {
-        output::table(&context.screen, TOOLS, &rows, empty)
-    })
+pub(super) fn print(context: &Context, mut tools: Vec<Value>, empty: &'static str) -> ExitResult {
+    for tool in tools.iter_mut().filter(|_| !context.json) {
+        tool["description"] = purpose(&context.screen, &output::cell(tool, "description")).into();
+    }
+    let list = Listing { items: "tools", columns: TOOLS, empty, next: None };
+    list.print(context, &json!({ "count": tools.len(), "tools": tools }))
 }
 
 /// The first line of a description, which may be pages long; with `--full` all of it.

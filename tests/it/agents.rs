@@ -476,6 +476,10 @@ fn dispatched_work_is_a_task_with_the_agents_output_as_frames() {
         assert!(text(&refusal, "detail").contains(choice), "it lists the choices: {refusal}");
     }
     invalid(&d.post("/v1/send_message", &json!({ "instance": "hello", "prompt": " " })), "prompt");
+    let both = json!({ "session": "a", "session_id": "b" });
+    let both = json!({ "instance": "hello", "prompt": "x", "opts": both });
+    let refusal = invalid(&d.post("/v1/send_message", &both), "opts.session_id");
+    assert!(text(&refusal, "detail").contains("give opts.session alone"), "{refusal}");
     let tmux = json!({ "instance": "hello", "prompt": "x", "opts": { "mode": "auto-tmux" } });
     invalid(&d.post("/v1/send_message", &tmux), "opts.mode");
     let peer = json!({ "instance": "echo", "prompt": "x", "opts": { "mode": "peer-only" } });

@@ -112,21 +112,28 @@ fn colours_follow_flag_and_environment() {
 fn next_page_hint_is_a_valid_command() {
     let d = Daemon::start();
     let tasks = [new_task(&d), new_task(&d), new_task(&d)];
-    let mut words: Vec<String> =
-        ["task", "list", "--status", "pending", "--limit", "1"].map(str::to_owned).into();
-    let mut seen = Vec::new();
-    loop {
-        let args: Vec<&str> = words.iter().map(String::as_str).collect();
-        let ran = svc(&d.home, &args);
-        let row = ran.ok().lines().nth(1).expect("a row").to_owned();
-        seen.push(row.split_whitespace().next().expect("an id").to_owned());
-        let Some(next) = ran.stderr.trim().strip_prefix("next page: svc ") else {
-            assert_eq!(ran.stderr, "");
-            break;
-        };
-        words = next.split(' ').map(str::to_owned).collect();
-    }
+    let peers = ["ann", "bob", "eve"].map(|name| {
+        let body = json!({ "display_name": name, "backend": "test", "session_id": name });
+        text(&register(&d, &body), "peer_id")
+    });
+    let listed = |first: &[&str]| {
+        let mut words: Vec<String> = first.iter().map(|word| (*word).to_owned()).collect();
+        let mut seen = Vec::new();
+        loop {
+            let args: Vec<&str> = words.iter().map(String::as_str).collect();
+            let ran = svc(&d.home, &args);
+            let row = ran.ok().lines().nth(1).expect("a row").to_owned();
+            seen.push(row.split_whitespace().next().expect("an id").to_owned());
+            let Some(next) = ran.stderr.trim().strip_prefix("next page: svc ") else {
+                assert_eq!(ran.stderr, "");
+                return seen;
+            };
+            words = next.split(' ').map(str::to_owned).collect();
+        }
+    };
+    let seen = listed(&["task", "list", "--status", "pending", "--limit", "1"]);
     assert_eq!(seen, tasks.iter().rev().cloned().collect::<Vec<_>>());
+    assert_eq!(listed(&["peer", "list", "--limit", "1"]), peers);
 }
 
 #[test]
@@ -229,6 +236,7 @@ fn a_refused_value_is_a_usage_error() {
         &["peer", "list", "--status", "asleep"][..],
         &["peer", "heartbeat", &ann, "--status", "asleep"],
         &["task", "list", "--limit", "0"],
+        &["token", "list", "--limit", "0"],
         &["task", "list", "--cursor", "nonsense"],
         &["task", "list", "--since", "yesterday"],
         &["message", "list", "--type", "shout"],

@@ -1,7 +1,7 @@
 //! The clients, the locations of their files, and the command with which they run this program.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -194,15 +194,18 @@ impl ClientLocations {
 
     /// The executable of this name on the PATH.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
-        let paths = self.variables.get("PATH")?;
-        std::env::split_paths(paths).map(|folder| folder.join(name)).find(|path| is_program(path))
+        program_in(self.variables.get("PATH")?, name)
     }
 }
 
-fn is_program(path: &Path) -> bool {
+/// The executable of this name in the folders of a PATH.
+pub fn program_in(paths: &OsStr, name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
-    std::fs::metadata(path)
-        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    let is_program = |path: &PathBuf| {
+        std::fs::metadata(path)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(paths).map(|folder| folder.join(name)).find(is_program)
 }
 
 /// How clients run this program.
@@ -259,7 +262,8 @@ fn text(path: &Path) -> anyhow::Result<String> {
     path.to_str().map(str::to_owned).with_context(told)
 }
 
-fn quoted(word: &str) -> String {
+/// A word of a shell's command line.
+pub fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
         return word.to_owned();

@@ -6,7 +6,9 @@
 use std::path::Path;
 
 use jsonc_parser::ParseOptions;
-use jsonc_parser::cst::{CstContainerNode, CstInputValue, CstNode, CstObject, CstRootNode};
+use jsonc_parser::cst::{
+    CstContainerNode, CstInputValue, CstNewline, CstNode, CstObject, CstObjectProp, CstRootNode,
+};
 use serde_json::{Map, Value};
 use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value as TomlValue,
@@ -48,12 +50,24 @@ pub enum DocumentError {
 }
 
 #[derive(Debug)]
-pub enum ConfigDocument {
-    /// The flag: whether a byte order mark precedes the document.
-    Json(CstRootNode, bool),
-    /// The flag: whether lines end with CR LF, which the parser does not preserve.
+pub struct ConfigDocument {
+    /// Whether a byte order mark precedes the document. The parsers do not keep it.
+    mark: bool,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Json(CstRootNode),
+    /// Its line ends are marked with [`CR`]. The flag: whether every line ends with CR LF, so that
+    /// new lines do, too.
     Toml(Box<DocumentMut>, bool),
 }
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// Stands for the CR of a line end within a TOML document: the parser drops CRs and keeps blanks.
+const CR: &str = " \t \t\t  \t ";
 
 /// Whether every line ends with CR LF.
 fn ends_in_crlf(text: &str) -> bool {
@@ -64,42 +78,48 @@ fn ends_in_crlf(text: &str) -> bool {
 impl ConfigDocument {
     /// Parses a document; an empty text is an empty document.
     pub fn parse(format: FileFormat, text: &str) -> Result<Self, DocumentError> {
-        match format {
+        let without_mark = text.strip_prefix(BYTE_ORDER_MARK);
+        let (mark, text) = (without_mark.is_some(), without_mark.unwrap_or(text));
+        let body = match format {
             FileFormat::Json => {
-                let (text, mark) =
-                    text.strip_prefix('\u{feff}').map_or((text, false), |text| (text, true));
                 let root = CstRootNode::parse(text, &options())
                     .map_err(|error| DocumentError::Invalid("JSON", error.to_string()))?;
                 if root.value().is_some() && root.object_value().is_none() {
                     return Err(DocumentError::Shape("the top".to_owned(), "an object"));
                 }
-                Ok(Self::Json(root, mark))
+                Body::Json(root)
             }
-            FileFormat::Toml => text
-                .parse::<DocumentMut>()
-                .map(|document| Self::Toml(Box::new(document), ends_in_crlf(text)))
-                .map_err(|error| {
+            FileFormat::Toml => {
+                let parsed = text.replace("\r\n", &format!("{CR}\n")).parse::<DocumentMut>();
+                let document = parsed.map_err(|error| {
                     DocumentError::Invalid("TOML", error.to_string().trim().to_owned())
-                }),
-        }
+                })?;
+                Body::Toml(Box::new(document), ends_in_crlf(text))
+            }
+        };
+        Ok(Self { mark, body })
     }
 
     pub fn text(&self) -> String {
-        match self {
-            Self::Json(root, mark) => format!("{}{root}", if *mark { "\u{feff}" } else { "" }),
-            Self::Toml(document, false) => document.to_string(),
-            Self::Toml(document, true) => {
-                document.to_string().replace("\r\n", "\n").replace('\n', "\r\n")
+        let mut text = match &self.body {
+            Body::Json(root) => root.to_string(),
+            Body::Toml(document, false) => {
+                document.to_string().replace(&format!("{CR}\n"), "\r\n").replace(CR, "")
             }
+            Body::Toml(document, true) => {
+                document.to_string().replace(CR, "").replace('\n', "\r\n")
+            }
+        };
+        if self.mark {
+            text.insert(0, BYTE_ORDER_MARK);
         }
+        text
     }
 
     pub fn value(&self) -> Value {
-        match self {
-            Self::Json(root, _) => {
-                root.to_serde_value().unwrap_or_else(|| Value::Object(Map::new()))
-            }
-            Self::Toml(document, _) => table_value(document.as_table()),
+        match &self.body {
+            Body::Json(root) => root.to_serde_value().unwrap_or_else(|| Value::Object(Map::new())),
+            Body::Toml(document, _) => table_value(document.as_table()),
         }
     }
 
@@ -107,8 +127,8 @@ impl ConfigDocument {
     /// An existing table keeps its comments and order.
     pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
-        match self {
-            Self::Json(root, _) => {
+        match &mut self.body {
+            Body::Json(root) => {
                 let object = json_object(root, way)?;
                 match (object.get(name), value) {
                     (Some(property), Value::Object(wanted))
@@ -117,10 +137,10 @@ impl ConfigDocument {
                         json_update(&there, wanted);
                     }
                     (Some(property), value) => property.set_value(input(value)),
-                    (None, value) => drop(object.append(name, input(value))),
+                    (None, value) => append_member(&object, name, value),
                 }
             }
-            Self::Toml(document, _) => {
+            Body::Toml(document, _) => {
                 let (table, inline) = toml_table(document, way)?;
                 if let Value::Object(wanted) = value
                     && let Some(there) = table.get_mut(name).and_then(Item::as_table_like_mut)
@@ -141,13 +161,16 @@ impl ConfigDocument {
     pub fn push(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
         let shape = || DocumentError::Shape(path.join("."), "a list");
-        match self {
-            Self::Json(root, _) => {
+        match &mut self.body {
+            Body::Json(root) => {
                 let object = json_object(root, way)?;
-                let list = object.array_value_or_create(name).ok_or_else(shape)?;
-                list.append(input(value));
+                if object.get(name).is_none() {
+                    append_member(&object, name, &Value::Array(Vec::new()));
+                }
+                let list = object.array_value(name).ok_or_else(shape)?;
+                keep_end_of_last(&list.append(input(value)));
             }
-            Self::Toml(document, _) => {
+            Body::Toml(document, _) => {
                 let (table, inline) = toml_table(document, way)?;
                 let empty = || {
                     if inline {
@@ -167,8 +190,8 @@ impl ConfigDocument {
     }
 
     pub fn remove(&mut self, path: &[PathStep<'_>]) {
-        match self {
-            Self::Json(root, _) => {
+        match &mut self.body {
+            Body::Json(root) => {
                 let mut node = root.value();
                 for (depth, step) in path.iter().enumerate() {
                     let Some(here) = node else { return };
@@ -179,7 +202,7 @@ impl ConfigDocument {
                     if depth + 1 == path.len()
                         && let Some(property) = property
                     {
-                        property.remove();
+                        remove_member(property);
                         return;
                     }
                     node = match step {
@@ -193,7 +216,7 @@ impl ConfigDocument {
                     remove_element(node);
                 }
             }
-            Self::Toml(document, _) => toml_remove(document.as_item_mut(), path),
+            Body::Toml(document, _) => toml_remove(document.as_item_mut(), path),
         }
     }
 }
@@ -227,8 +250,11 @@ fn json_object(root: &CstRootNode, way: &[&str]) -> Result<CstObject, DocumentEr
         .object_value_or_create()
         .ok_or_else(|| DocumentError::Shape("the top".to_owned(), "an object"))?;
     for (depth, key) in way.iter().enumerate() {
+        if object.get(key).is_none() {
+            append_member(&object, key, &Value::Object(Map::new()));
+        }
         object = object
-            .object_value_or_create(key)
+            .object_value(key)
             .ok_or_else(|| DocumentError::Shape(way[..=depth].join("."), "an object"))?;
     }
     Ok(object)
@@ -238,7 +264,7 @@ fn json_update(there: &CstObject, wanted: &Map<String, Value>) {
     for property in there.properties() {
         let name = property.decoded_name().unwrap_or_default();
         match wanted.get(&name) {
-            None => property.remove(),
+            None => remove_member(property),
             Some(value)
                 if property.value().and_then(|it| it.to_serde_value()).as_ref() != Some(value) =>
             {
@@ -249,12 +275,46 @@ fn json_update(there: &CstObject, wanted: &Map<String, Value>) {
     }
     for (name, value) in ordered(wanted) {
         if there.get(name).is_none() {
-            there.append(name, input(value));
+            append_member(there, name, value);
         }
     }
 }
 
+fn append_member(object: &CstObject, name: &str, value: &Value) {
+    keep_end_of_last(&object.append(name, input(value)).into());
+}
+
+fn remove_member(property: CstObjectProp) {
+    let node = property.clone().into();
+    keep_end_before(&node);
+    property.remove();
+}
+
+/// The line ends before and behind a member of an object or a list that has its own lines.
+fn line_ends(node: &CstNode) -> Option<(CstNewline, CstNewline)> {
+    let before = node.previous_siblings().find(|it| !it.is_whitespace());
+    let behind =
+        node.next_siblings().find(|it| it.is_newline() || !it.is_trivia() && !it.is_comma());
+    Some((before?.as_newline()?, behind?.as_newline()?))
+}
+
+/// Gives the line before a new last member its line end back: the parser puts a new one there, and
+/// the old one behind the member.
+fn keep_end_of_last(node: &CstNode) {
+    if let Some((before, behind)) = line_ends(node) {
+        before.set_kind(behind.kind());
+    }
+}
+
+/// Keeps the end of the line before a member that is removed, whichever of the two line ends goes.
+fn keep_end_before(node: &CstNode) {
+    if let Some((before, behind)) = line_ends(node) {
+        behind.set_kind(before.kind());
+    }
+}
+
 fn remove_element(node: CstNode) {
+    keep_end_before(&node);
     match node {
         CstNode::Container(CstContainerNode::Object(object)) => object.remove(),
         CstNode::Container(CstContainerNode::Array(array)) => array.remove(),
@@ -419,7 +479,7 @@ fn item_value(item: &Item) -> Value {
 
 fn plain(value: &TomlValue) -> Value {
     match value {
-        TomlValue::String(it) => Value::from(it.value().as_str()),
+        TomlValue::String(it) => Value::from(it.value().replace(CR, "\r")),
         TomlValue::Integer(it) => Value::from(*it.value()),
         TomlValue::Float(it) => Value::from(*it.value()),
         TomlValue::Boolean(it) => Value::from(*it.value()),

@@ -72,6 +72,53 @@ fn server_is_added_beside_others_in_the_style_of_the_file() {
     }
 }
 
+/// The lines of `before` are, in their order and with their line ends, lines of `after`.
+#[track_caller]
+fn assert_lines_stay(before: &str, after: &str) {
+    let mut lines = after.split_inclusive('\n');
+    for line in before.split_inclusive('\n') {
+        assert!(lines.any(|there| there == line), "{line:?} of {before:?} is not in {after:?}");
+    }
+}
+
+#[test]
+fn mixed_line_ends_stay_as_they_are() {
+    let toml = "# mine\r\nmodel = \"gpt-5\"\n\r\n\nnotes = \"\"\"\r\na\nb\r\n\"\"\"\nlist = [\r\n  1, # one\n  2,\r\n]\n\n\
+        [mcp_servers.a]\r\n\r\ncommand = \"x\"\ntimeout = 5\r\n\n[mcp_servers.z] # last\r\ncommand = 'y' # z\r\n";
+    for before in
+        [toml.to_owned(), format!("\u{feff}{toml}"), toml.replace("list = [", "[t]\nlist = [")]
+    {
+        let (after, back) = there_and_back(&before, FileFormat::Toml, &toml_server());
+        assert_lines_stay(&before, &after);
+        assert_eq!(back, before);
+        let (after, back) = there_and_back(&before, FileFormat::Toml, &hooks());
+        assert_lines_stay(&before, &after);
+        assert_eq!(back, before);
+        // Lines behind svc's own.
+        let (after, _) = edit::apply(&before, FileFormat::Toml, &toml_server()).expect("applies");
+        let behind = format!(
+            "{after}\r\n# more\n\r\n[mcp_servers.svc.env]\r\nA = 'b'\n[more]\r\nb = 1\n\r\n"
+        );
+        let other = json!({ "command": "/new/svc", "args": ["stdio"] });
+        let other = Edit::Server { table: "mcp_servers", entry: other };
+        let (changed, _) = edit::apply(&behind, FileFormat::Toml, &other).expect("applies");
+        assert_eq!(changed, behind.replace("/opt/svc", "/new/svc"));
+    }
+    let json = "{\r\n  // mine\n  \"a\": 1,\n\r\n  \"mcpServers\": {\r\n    \"a\": {\n    },\r\n    \"z\": {}\n  },\r\n\n  \"hooks\": {\n    \"Other\": [],\r\n  },\r\n}\n";
+    for edit in [server(), hooks()] {
+        let (after, back) = there_and_back(json, FileFormat::Json, &edit);
+        let without_comma = after.replace("\"z\": {},", "\"z\": {}");
+        assert_lines_stay(&json.replace("\"z\": {},", "\"z\": {}"), &without_comma);
+        assert_eq!(back, json);
+        // A person's lines behind svc's own.
+        let behind = after.replace("  },\r\n}", "  },\r\n  \"more\": 1,\n  \"end\": 2\r\n}");
+        let (_, undo_info) = edit::apply(json, FileFormat::Json, &edit).expect("applies");
+        let back = edit::undo(&behind, FileFormat::Json, &edit, &undo_info).expect("undoes");
+        let rest = json.replace("  },\r\n}", "  },\r\n  \"more\": 1,\n  \"end\": 2\r\n}");
+        assert_eq!(back, Some(rest));
+    }
+}
+
 #[test]
 fn line_ends_indentation_and_byte_order_marks_stay() {
     let (after, back) = there_and_back("{\r\n\t\"a\": 1\r\n}\r\n", FileFormat::Json, &server());

@@ -47,13 +47,8 @@ fn scheme(word: &str) -> Option<&str> {
 
 #[derive(Debug, Args)]
 pub(crate) struct AddOptions {
-    #[arg(
-        short,
-        long,
-        value_parser = ["stdio", "http", "sse"],
-        hide_possible_values = true,
-        help = "How it is reached: stdio, http or sse [default: http for a URL, else stdio]"
-    )]
+    /// How it is reached: stdio, http or sse [default: http for a URL, else stdio]
+    #[arg(short, long, value_parser = ["stdio", "http", "sse"], hide_possible_values = true)]
     pub(super) transport: Option<String>,
     /// A header of each request, as in `X-Key: value`; repeatable
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
@@ -61,12 +56,9 @@ pub(crate) struct AddOptions {
     /// A variable of its environment; repeatable
     #[arg(short, long = "env", value_name = "NAME=VALUE")]
     pub(super) env: Vec<String>,
-    #[arg(
-        long,
-        value_parser = ["user", "project"],
-        hide_possible_values = true,
-        help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]"
-    )]
+    /// Where: user (config.toml) or project (this project's .mcp.json, which is approved)
+    /// [default: user]
+    #[arg(long, value_parser = ["user", "project"], hide_possible_values = true)]
     pub(super) scope: Option<String>,
 }
 

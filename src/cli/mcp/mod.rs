@@ -52,7 +52,7 @@ pub(super) enum McpCommand {
     AddJson {
         /// The server's name
         name: String,
-        /// The entry
+        /// The entry, as a file's `mcpServers` has it
         entry: String,
     },
     /// Remove a server's entry: the project's, else that of config.toml
@@ -147,7 +147,7 @@ pub(super) struct ServerName {
 pub(super) struct SecretName {
     /// The server's name
     name: String,
-    /// Its name in the entry
+    /// Its name: NAME where the entry says ${NAME}
     key: String,
 }
 

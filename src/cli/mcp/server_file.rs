@@ -65,14 +65,12 @@ impl ServerFile {
 
     /// Adds an entry. Returns the text of the file before and after.
     pub(super) fn insert(&self, name: &str, entry: &Value) -> Result<(String, String)> {
-        self.edit(|file, document| {
-            if self.written_name(document, name).is_some() {
-                let path = self.path.display();
-                bail!("{path} has a server {name} already; `svc mcp remove {name}` removes it");
-            }
-            document.set(&[self.section(), name], entry)?;
-            Ok((file.text().to_owned(), self.write(file, document)?))
-        })
+        let (before, after, there) = self.insert_missing(&[(name.to_owned(), entry.clone())])?;
+        if !there.is_empty() {
+            let path = self.path.display();
+            bail!("{path} has a server {name} already; `svc mcp remove {name}` removes it");
+        }
+        Ok((before, after))
     }
 
     /// Lets `work` change the file under the rules of `svc install`: no link to a project's file is

@@ -84,9 +84,8 @@ pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
     let caller = caller_of(context, name).await?;
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
-    let own = own?;
     let empty = "it has no tools, or has not listed them yet: `svc mcp list` shows its state";
-    tools::print(context, &own, empty)
+    tools::print(context, own?, empty)
 }
 
 pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {

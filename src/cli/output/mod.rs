@@ -32,7 +32,7 @@
 //! columns with the highest rank are hidden first. A screen also hides a column without any value,
 //! and one with its usual value in all rows. Names are truncated last. With `--full` a screen gets
 //! all columns and whole cells, and a program (a pipe) gets them always, with exact times. Print
-//! rows that are not JSON with [`table`] and one object with [`object`]. Pass text of others
+//! one object with [`object`]. Pass text of others
 //! through [`visible`] before it becomes part of a sentence.
 
 mod column;
@@ -42,7 +42,7 @@ mod write;
 
 pub(crate) use column::{Column, short};
 pub(crate) use screen::{ColorChoice, Screen, Style, clock, relative, state_style};
-pub(crate) use table::{Listing, table};
+pub(crate) use table::Listing;
 pub(crate) use write::{
     OutputClosed, block, cell, cut, exact, fields, items, json, line, ndjson, note, notes, object,
     plain, readable, styled_line, visible, wrapped,

@@ -109,6 +109,7 @@ pub(crate) enum Style {
     Bad,
     /// Ended, or less important.
     Dim,
+    Bold,
 }
 
 impl Style {
@@ -120,6 +121,7 @@ impl Style {
             Self::Waiting => "\u{1b}[36m",
             Self::Bad => "\u{1b}[31m",
             Self::Dim => "\u{1b}[2m",
+            Self::Bold => "\u{1b}[1m",
         }
     }
 

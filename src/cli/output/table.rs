@@ -3,18 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use comfy_table::{
-    Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width,
-    presets,
-};
-use crossterm::style::force_color_output;
 use serde::Serialize;
 use serde_json::Value;
+use svc_install::client::quoted;
 
 use super::column::{Column, ColumnKind, LEAST, id_digits};
 use super::screen::Screen;
 use super::screen::Style;
-use super::write::{items, json, line, note, plain, styled};
+use super::write::{cut, items, json, line, note, plain, styled, width};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitResult;
 
@@ -23,7 +19,7 @@ const GAP: u16 = 2;
 const TINY: u16 = 4;
 
 /// Prints a table, or `empty` if it has no rows. A missing value is `None`.
-pub(crate) fn table(
+fn table(
     screen: &Screen,
     columns: &[Column],
     rows: &[Vec<Option<String>>],
@@ -42,66 +38,41 @@ pub(super) fn layout(
     rows: &[Vec<Option<String>>],
     home: Option<&str>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_truncation_indicator("…");
-    let header = |column: &Column| aligned(column, Cell::new(column.header));
-    let mut head = Row::from(columns.iter().map(|it| header(it).add_attribute(Attribute::Bold)));
-    head.max_height(1);
-    table.set_header(head);
     let digits: Vec<usize> = (0..columns.len())
         .map(|index| id_digits(rows.iter().filter_map(|row| row[index].as_deref())))
         .collect();
+    let head = columns.iter().map(|column| (column.header.to_owned(), Style::Bold)).collect();
+    let mut lines: Vec<Vec<(String, Style)>> = vec![head];
     for values in rows {
-        let cells = columns.iter().zip(values).zip(&digits).map(|((column, value), digits)| {
-            let Some(value) = value else { return aligned(column, Cell::new("-")) };
-            let text = column.shown(value, *digits, screen, home);
-            styled_cell(aligned(column, Cell::new(text)), column.style(value))
+        let cells = columns.iter().zip(values).zip(&digits);
+        let cells = cells.map(|((column, value), digits)| match value {
+            Some(value) => (column.shown(value, *digits, screen, home), column.style(value)),
+            None => ("-".to_owned(), Style::Plain),
         });
-        let mut row = Row::from(cells);
-        row.max_height(1);
-        table.add_row(row);
+        lines.push(cells.collect());
     }
-    let widths = table.column_max_content_widths();
+    let widest = |index: usize| lines.iter().map(|line| width(&line[index].0)).max().unwrap_or(0);
+    let widths: Vec<u16> =
+        (0..columns.len()).map(|index| u16::try_from(widest(index)).unwrap_or(u16::MAX)).collect();
     let says_nothing = |index: usize| {
         let usual = columns[index].usual;
         rows.iter().all(|row| row[index].is_none() || row[index].as_deref() == usual)
     };
     let fitted = fitted(screen, columns, &widths, says_nothing);
-    let last = fitted.iter().rposition(Option::is_some);
-    for (index, column) in columns.iter().enumerate() {
-        let Some(laid_out) = table.column_mut(index) else { continue };
-        let gap = if Some(index) == last { 0 } else { GAP };
-        laid_out.set_padding((0, gap));
-        // No text contains this character, so a text is truncated at the width of its cell and not
-        // between words.
-        laid_out.set_delimiter('\0');
-        laid_out.set_constraint(match fitted[index] {
-            None => ColumnConstraint::Hidden,
-            // The width includes the gap.
-            Some(width) if column.is_flexible() && screen.fit_width().is_some() => {
-                ColumnConstraint::Absolute(Width::Fixed(width.saturating_add(gap)))
-            }
-            Some(_) => ColumnConstraint::ContentWidth,
-        });
-    }
-    match screen.fit_width() {
-        Some(width) => {
-            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-        }
-        None => {
-            table.set_content_arrangement(ContentArrangement::Disabled);
-        }
-    }
-    force_color_output(screen.color);
-    if screen.color {
-        table.enforce_styling()
-    } else {
-        table.force_no_tty()
-    };
     let mut out = String::new();
-    for text in table.lines() {
-        out.push_str(text.trim_end_matches(' '));
-        out.push('\n');
+    for line in lines {
+        let mut text = String::new();
+        for (((cell, style), column), room) in line.into_iter().zip(columns).zip(&fitted) {
+            let Some(room) = room.map(usize::from) else { continue };
+            let cell = cut(cell, room);
+            let blank = " ".repeat(room.saturating_sub(width(&cell)));
+            let cell = if screen.color { style.paint(&cell) } else { cell };
+            let is_right = column.kind == ColumnKind::Number;
+            let parts = if is_right { [blank, cell] } else { [cell, blank] };
+            text.extend(parts);
+            text.push_str(&" ".repeat(usize::from(GAP)));
+        }
+        out.extend([text.trim_end_matches(' '), "\n"]);
     }
     out
 }
@@ -156,21 +127,6 @@ fn fitted(
         }
     }
     fitted
-}
-
-fn aligned(column: &Column, cell: Cell) -> Cell {
-    if column.kind == ColumnKind::Number { cell.set_alignment(CellAlignment::Right) } else { cell }
-}
-
-fn styled_cell(cell: Cell, style: Style) -> Cell {
-    match style {
-        Style::Plain => cell,
-        Style::Good => cell.fg(Color::DarkGreen),
-        Style::Busy => cell.fg(Color::DarkYellow),
-        Style::Waiting => cell.fg(Color::DarkCyan),
-        Style::Bad => cell.fg(Color::DarkRed),
-        Style::Dim => cell.add_attribute(Attribute::Dim),
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -239,14 +195,6 @@ fn command_with(arguments: impl Iterator<Item = String>, flag: &str, value: &str
     }
     words.extend([flag.to_owned(), quoted(value)]);
     words.join(" ")
-}
-
-fn quoted(word: &str) -> String {
-    let is_safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%~".contains(c);
-    if !word.is_empty() && word.chars().all(is_safe) && !word.starts_with('~') {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ pub(crate) fn wrapped(text: &str, room: Option<usize>) -> String {
     lines.join("\n")
 }
 
-fn width(text: &str) -> usize {
+pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 

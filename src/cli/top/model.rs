@@ -218,6 +218,7 @@ pub(super) fn look(model: &Model, style: Style) -> Look {
         Style::Waiting => Look::new().fg(Color::Cyan),
         Style::Bad => Look::new().fg(Color::Red),
         Style::Dim => Look::new().add_modifier(Modifier::DIM),
+        Style::Bold => Look::new().add_modifier(Modifier::BOLD),
     }
 }
 

@@ -314,8 +314,10 @@ struct SendMessageOptions {
     /// Which agents may take it.
     mode: Option<WorkMode>,
     /// An ended conversation to go on with.
-    #[serde(alias = "session_id")]
     session: Option<String>,
+    /// Another name of `session`.
+    #[schemars(skip)]
+    session_id: Option<String>,
     /// The vendor's model.
     model: Option<String>,
     /// Where a new agent works.
@@ -331,6 +333,18 @@ struct SendMessageOptions {
     /// Whether the task is cancelled when the client goes away.
     #[serde(default)]
     cancel_on_disconnect: bool,
+}
+
+impl SendMessageOptions {
+    fn take_session(&mut self) -> Result<Option<String>, Problem> {
+        match (self.session.take(), self.session_id.take()) {
+            (Some(_), Some(_)) => Err(Problem::invalid(
+                "opts.session_id",
+                "is another name of opts.session: give opts.session alone",
+            )),
+            (session, session_id) => Ok(session.or(session_id)),
+        }
+    }
 }
 
 /// Work that was given.
@@ -349,13 +363,14 @@ async fn send_message(
     caller: Caller,
     Json(body): Json<SendMessageBody>,
 ) -> Result<Response, Problem> {
-    let SendMessageBody { instance, prompt, tag, opts } = body;
+    let SendMessageBody { instance, prompt, tag, mut opts } = body;
+    let session = opts.take_session()?;
     let dispatch = NewDispatch {
         agent: instance,
         tag: tag.or(opts.tag),
         prompt,
         mode: opts.mode,
-        session: opts.session,
+        session,
         model: opts.model,
         cwd: opts.cwd,
         default_cwd: opts.default_cwd,
