@@ -58,6 +58,7 @@ macro_rules! job {
 /// Boxes the future of an async function. The code of a future is generated in each crate that
 /// awaits it, with all that it awaits itself, unless it is boxed.
 pub use async_recursion::async_recursion as boxed;
+pub use svc_boxed::boxed_methods;
 
 mod bus;
 mod columns;

@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{MessageReads, MessageWrites};
 use crate::{
-    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage, boxed,
+    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault, to_json},
     readers::Rows as _,
     statement::{all_changed, change, column, direct_row, find_value, query, value},
@@ -118,9 +118,9 @@ pub(super) fn row_bytes(row: &MessageRow) -> usize {
     json_bytes(&row.message)
 }
 
+#[boxed_methods]
 impl MessageWrites<'_> {
     /// Stores a message with its state. The history of states is stored by [`Self::note_states`].
-    #[boxed]
     pub async fn insert(
         &mut self,
         message: &Message,
@@ -147,7 +147,6 @@ impl MessageWrites<'_> {
 
     /// Stores a text that several messages share; returns its id. Removed with the last of these
     /// messages.
-    #[boxed]
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64> {
         Ok(value!(self.tx.direct,
             r#"insert into message_text (text) values (?) returning id as "id!""#; text))
@@ -155,7 +154,6 @@ impl MessageWrites<'_> {
 
     /// Stores one message per receiver, each with its own id. `message` has the common values,
     /// including the state; the shared text is stored already.
-    #[boxed]
     pub async fn insert_copies(
         &mut self,
         message: &Message,
@@ -179,7 +177,6 @@ impl MessageWrites<'_> {
 
     /// Appends states to the history of messages, in this order. Leaves the messages' rows
     /// unchanged.
-    #[boxed]
     pub async fn note_states(
         &mut self,
         ids: &[MessageId],
@@ -203,7 +200,6 @@ impl MessageWrites<'_> {
     }
 
     /// Records how messages were offered (`via`). The last call counts, and clears the reason.
-    #[boxed]
     pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
@@ -215,7 +211,6 @@ impl MessageWrites<'_> {
     /// Moves messages through `states`; the last is their new state. One statement for each state
     /// of a single message, two statements for any number of messages, so a full inbox does not
     /// delay other jobs.
-    #[boxed]
     pub async fn advance(
         &mut self,
         ids: &[MessageId],
@@ -235,12 +230,10 @@ impl MessageWrites<'_> {
         all_changed(done, ids.len(), "message")
     }
 
-    #[boxed]
     pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(one(), self.tx.direct, "where message_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>> {
         Ok(query!(all(), self.tx.direct,
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
@@ -250,7 +243,6 @@ impl MessageWrites<'_> {
     /// The message in an inbox that an answer to `asker` refers to: by its id, or by the
     /// correlation id that the asker gave the question. Of several with the same correlation id,
     /// the latest.
-    #[boxed]
     pub async fn answered(
         &mut self,
         to: &PeerId,
@@ -270,13 +262,11 @@ impl MessageWrites<'_> {
             order by id desc limit 1"; to, correlation_id, asker))
     }
 
-    #[boxed]
     pub async fn by_key(&mut self, from: &str, to: &PeerId, key: &str) -> Result<Option<Message>> {
         Ok(messages!(one(), self.tx.direct,
             "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key))
     }
 
-    #[boxed]
     pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id";
@@ -285,7 +275,6 @@ impl MessageWrites<'_> {
 
     /// Messages with this key whose receivers were removed, the oldest first, at most eight. Copies
     /// of a broadcast are left out: each would be read with the broadcast's whole text.
-    #[boxed]
     pub async fn to_removed_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null and type <> 'broadcast'
@@ -294,7 +283,6 @@ impl MessageWrites<'_> {
     }
 
     /// Those of these receivers that have a message with this key from this sender.
-    #[boxed]
     pub async fn receivers_of_key(
         &mut self,
         from: &str,
@@ -310,7 +298,6 @@ impl MessageWrites<'_> {
 
     /// The fingerprint and, if it is complete, the answer of the broadcast that a principal sent as
     /// `from` with this key.
-    #[boxed]
     pub async fn broadcast_of_key(
         &mut self,
         sent_by: &str,
@@ -324,7 +311,6 @@ impl MessageWrites<'_> {
 
     /// The answer of the last complete broadcast of a principal with this key and fingerprint, from
     /// any of its peers, or from `from`: that peer may be gone.
-    #[boxed]
     pub async fn broadcast_answer(
         &mut self,
         sent_by: &str,
@@ -340,7 +326,6 @@ impl MessageWrites<'_> {
     }
 
     /// Notes that a broadcast begins.
-    #[boxed]
     pub async fn begin_broadcast(
         &mut self,
         sent_by: &str,
@@ -355,7 +340,6 @@ impl MessageWrites<'_> {
 
     /// Stores the answer of a broadcast that is complete. Without an answer, forgets the broadcast,
     /// which may be sent again.
-    #[boxed]
     pub async fn end_broadcast(
         &mut self,
         sent_by: &str,
@@ -376,7 +360,6 @@ impl MessageWrites<'_> {
 
     /// Forgets the keys of broadcasts that were sent before `before`, at most `limit`; returns
     /// their number.
-    #[boxed]
     pub async fn forget_broadcasts(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from broadcast where (sent_by, idempotency_key, from_peer) in (
@@ -386,7 +369,6 @@ impl MessageWrites<'_> {
 
     /// Records whether the receiver's turn begins with these messages. If so, the turn's final text
     /// answers the questions among them.
-    #[boxed]
     pub async fn note_turn(&mut self, ids: &[MessageId], begins_turn: bool) -> Result<()> {
         let list = to_json(ids);
         change!(self.tx,
@@ -396,7 +378,6 @@ impl MessageWrites<'_> {
     }
 
     /// The questions with which the receiver's current turn began, in order, with empty texts.
-    #[boxed]
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>> {
         Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
@@ -408,7 +389,6 @@ impl MessageWrites<'_> {
 
     /// Records that nobody will answer these questions, and why. They are no longer open; their
     /// state does not change.
-    #[boxed]
     pub async fn close_questions(&mut self, ids: &[MessageId], reason: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
@@ -422,22 +402,20 @@ impl MessageWrites<'_> {
     }
 
     /// The number of the turn that a message begins, if it is a reply to a reply.
-    #[boxed]
     pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>> {
         Ok(value!(self.tx.direct,
             r#"select max(turn) as "turn: u32" from message where message_id = ?"#; id))
     }
 }
 
+#[boxed_methods]
 impl MessageReads<'_> {
-    #[boxed]
     pub async fn get(&self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(one(), self.store.near(), "where message_id = ?"; id))
     }
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
-    #[boxed]
     pub async fn peers_of_silent_turns(&self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(column!(self.store.pool(),
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
@@ -446,7 +424,6 @@ impl MessageReads<'_> {
     }
 
     /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
-    #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<Message>> {
         // Messages can be large, so the page is also bounded in bytes.
         let page = messages!(page(PageSize::rows(limit), json_bytes), self.store.pool(),
@@ -455,7 +432,6 @@ impl MessageReads<'_> {
         Ok(page.rows)
     }
 
-    #[boxed]
     pub async fn latest_to_operator(&self) -> Result<Option<MessageId>> {
         Ok(find_value!(
             self.store.pool(),
@@ -464,7 +440,6 @@ impl MessageReads<'_> {
         ))
     }
 
-    #[boxed]
     pub async fn deliveries(&self, id: &MessageId) -> Result<Vec<Delivery>> {
         let mut states = query!(all(), self.store.pool(),
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
@@ -475,7 +450,6 @@ impl MessageReads<'_> {
 
     /// Messages between all peers, the latest first, before the sequence number `before`. Texts are
     /// cut to [`limits::LISTED_TEXT_CHARS`].
-    #[boxed]
     pub async fn list(
         &self,
         filter: &MessageFilter,
@@ -517,7 +491,6 @@ impl MessageReads<'_> {
     }
 
     /// Messages to or from a peer, the latest first, before the sequence number `before`.
-    #[boxed]
     pub async fn of_peer(
         &self,
         peer: &PeerId,
@@ -534,7 +507,6 @@ impl MessageReads<'_> {
     }
 
     /// Messages between two peers, the latest first, before the sequence number `before`.
-    #[boxed]
     pub async fn between(
         &self,
         one: &PeerId,

@@ -12,7 +12,7 @@ use svc_model::{
 
 use super::{EventReads, StreamReads, StreamWrites};
 use crate::{
-    FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed,
+    FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed_methods,
     bus::StreamChange,
     columns::{Columns, DirectRow, Fault, VisibilityColumns, to_json, visibility_of},
     readers::Rows as _,
@@ -23,8 +23,8 @@ use crate::{
 /// How the names of streams begin that were taken out of the log and still have events.
 pub(super) const RETIRED: &str = "removed/";
 
+#[boxed_methods]
 impl StreamWrites<'_> {
-    #[boxed]
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
@@ -55,7 +55,6 @@ impl StreamWrites<'_> {
     }
 
     /// The state of the stream `name`. A missing stream is created with this visibility.
-    #[boxed]
     pub async fn open(
         &mut self,
         name: &StreamName,
@@ -76,7 +75,6 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
-    #[boxed]
     pub async fn close(&mut self, name: &StreamName) -> Result<()> {
         let text = name.as_str();
         let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
@@ -92,7 +90,6 @@ impl StreamWrites<'_> {
     /// Takes a stream's name away, if there is a stream of that name: from the commit on nobody
     /// finds it, and its name is free. [`remove_retired`](super::Upkeep::remove_retired) then
     /// removes its events, in bounded jobs, also after a crash.
-    #[boxed]
     pub async fn retire(&mut self, name: &StreamName) -> Result<()> {
         let Some(before) = self.state(name).await? else { return Ok(()) };
         let retired = format!("{RETIRED}{}", before.id);
@@ -109,7 +106,6 @@ impl StreamWrites<'_> {
 
     /// Seqs of those events whose producer ids the stream already has, in the table or in the
     /// current commit.
-    #[boxed]
     pub async fn known_producer_ids(
         &mut self,
         name: &StreamName,
@@ -147,7 +143,6 @@ impl StreamWrites<'_> {
     }
 
     /// Sets the visibility of a stream, if it exists. Its readers are checked again.
-    #[boxed]
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
@@ -170,8 +165,8 @@ impl StreamWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl StreamReads<'_> {
-    #[boxed]
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>> {
         let row = fields!(one(), self.store.pool(),
             {
@@ -191,7 +186,6 @@ impl StreamReads<'_> {
         }))
     }
 
-    #[boxed]
     pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>> {
         Ok(find_value!(self.store.pool(),
             r#"select e.at as "at!: Timestamp" from event e
@@ -201,7 +195,6 @@ impl StreamReads<'_> {
 
     /// Which of these streams have events after the position `after`: names, and the last position
     /// of each.
-    #[boxed]
     pub async fn moved(
         &self,
         reader: &Reader,
@@ -221,7 +214,6 @@ impl StreamReads<'_> {
     }
 
     /// Streams, the latest first: those created before the stream with the row id `before`.
-    #[boxed]
     pub async fn latest(
         &self,
         reader: &Reader,
@@ -238,7 +230,6 @@ impl StreamReads<'_> {
     }
 
     /// Names of streams that begin with `prefix`, sorted.
-    #[boxed]
     pub async fn names(&self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<String>> {
         let beyond = format!("{prefix}\x7f");
         Ok(column!(self.store.pool(),
@@ -293,9 +284,9 @@ fn stream_page(page: RowPage<StreamRow>, name: &StreamName) -> LogPage {
     LogPage { events, more: page.more }
 }
 
+#[boxed_methods]
 impl EventReads<'_> {
     /// The last position whose event is older than `before`; `None` if there is none.
-    #[boxed]
     pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>> {
         // Positions follow time, except after a clock was set back. A scan from the oldest event
         // suffices: it stops at the first event that is not older, and retention keeps it short.
@@ -308,7 +299,6 @@ impl EventReads<'_> {
     }
 
     /// When the oldest event was appended; `None` without events.
-    #[boxed]
     pub async fn first_at(&self) -> Result<Option<Timestamp>> {
         Ok(find_value!(
             self.store.pool(),
@@ -317,7 +307,6 @@ impl EventReads<'_> {
     }
 
     /// The highest position that retention removed, and the highest position of the log.
-    #[boxed]
     pub async fn bounds(&self) -> Result<(i64, i64)> {
         let row = fields!(row(), self.store.pool(), { trimmed: Option<i64>, head: Option<i64> },
             r#"select
@@ -327,7 +316,6 @@ impl EventReads<'_> {
     }
 
     /// Events of one stream after `after`, in order. `kind` filters.
-    #[boxed]
     pub async fn of_stream(
         &self,
         stream: i64,
@@ -346,7 +334,6 @@ impl EventReads<'_> {
 
     /// Events of one kind in a stream before the seq `before`, the latest first. The cost depends
     /// on the rows read, not on the length of the stream.
-    #[boxed]
     pub async fn before(
         &self,
         stream: i64,
@@ -365,7 +352,6 @@ impl EventReads<'_> {
 
     /// Events of several streams after the position `after` and up to `until`, in order. `kind`
     /// filters.
-    #[boxed]
     pub async fn of_feed(
         &self,
         scope: &FeedScope,
