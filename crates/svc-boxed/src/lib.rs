@@ -21,9 +21,7 @@ fn with_attributes(methods: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = methods.into_iter().collect();
     let mut boxed = TokenStream::new();
     for (at, token) in tokens.iter().enumerate() {
-        let is_word = |ahead: usize, word: &str| {
-            matches!(tokens.get(at + ahead), Some(TokenTree::Ident(found)) if found.to_string() == word)
-        };
+        let is_word = |ahead: usize, word: &str| matches!(tokens.get(at + ahead), Some(TokenTree::Ident(found)) if found.to_string() == word);
         if is_word(0, "pub") && is_word(1, "async") && is_word(2, "fn") {
             boxed.extend(attribute.clone());
         }

@@ -47,6 +47,16 @@
 //! creates the schema of an empty file in one step). Acknowledged writes are in the file or its
 //! write-ahead log; all others are rolled back.
 
+#![cfg_attr(
+    not(feature = "postgres"),
+    expect(
+        clippy::infallible_destructuring_match,
+        clippy::unnecessary_wraps,
+        clippy::unused_async,
+        reason = "what has one engine and waits for none reads like what has two"
+    )
+)]
+
 /// The closure of a write job: what it does to the transaction `tx`, as a future that owns all that
 /// it names.
 #[macro_export]

@@ -162,10 +162,15 @@ impl AgentWrites<'_> {
         Ok((row.count.cast_unsigned(), row.first))
     }
 
-    /// Live agents of an instance on this machine, at most 50: idle ones first, then the oldest.
+    /// Live agents of an instance on this machine, at most `limit`: idle ones first, then oldest.
     /// Agents that were started for a task of their own are excluded, and agents at a usage limit,
     /// as the vendor would refuse the work. For a session: only other agents of its project.
-    pub async fn free(&mut self, instance: &str, asker: &Ownership) -> Result<Vec<AgentRow>> {
+    pub async fn free(
+        &mut self,
+        instance: &str,
+        asker: &Ownership,
+        limit: u32,
+    ) -> Result<Vec<AgentRow>> {
         let session = match &asker.owner {
             Some(Principal::Operator) => None,
             Some(Principal::Session(key)) => Some(&**key),
@@ -175,8 +180,8 @@ impl AgentWrites<'_> {
         Ok(agents!(all(), self.tx.direct,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state not in ('stopping', 'limited')
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
-            order by a.state <> 'idle', a.started_at, a.agent_id limit 500";
-            instance, session, project, self.tx.machine))
+            order by a.state <> 'idle', a.started_at, a.agent_id limit ?5";
+            instance, session, project, self.tx.machine, limit))
     }
 
     /// Stores an agent whose stream exists. `key` is the idempotency key and the fingerprint of the
@@ -378,8 +383,9 @@ impl AgentReads<'_> {
 
     /// The incarnation that started an agent, if a hosted agent did.
     pub async fn parent_of(&self, agent: &AgentId) -> Result<Option<AgentId>> {
-        let parent = find_value!(self.store.pool(), "select parent_agent from agent where agent_id = ?"; agent);
-        Ok(parent.flatten().map(AgentId::from))
+        let parent = find_value!(self.store.pool(),
+            r#"select parent_agent as "parent_agent: AgentId" from agent where agent_id = ?"#; agent);
+        Ok(parent.flatten())
     }
 }
 
@@ -496,7 +502,7 @@ mod tests {
         let streams = async || {
             let page = store.events().of_feed(&feed, 0, i64::MAX, None, size).await.unwrap();
             let mut names: Vec<String> =
-                page.events.iter().map(|event| event.stream.as_str().to_owned()).collect();
+                page.rows.iter().map(|event| event.stream.as_str().to_owned()).collect();
             names.dedup();
             names
         };

@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::{
     HandoverReads, HandoverWrites, InboxReads, InboxWrites,
-    message::{messages, provenance, row_bytes},
+    message::{messages, row_bytes},
 };
 use crate::{
     AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox, boxed_methods,
@@ -31,24 +31,7 @@ pub struct UndeliveredChoice {
 
 impl DirectRow for AgentMail {
     fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
-        let id = columns.next("message_id")?;
-        let (kind, from_peer) = (columns.next("kind")?, columns.next("from_peer")?);
-        let (text, correlation_id) = (columns.next("text")?, columns.next("correlation_id")?);
-        let (timestamp, state) = (columns.next("at")?, columns.next("state")?);
-        let provenance = provenance(columns)?;
-        // All mail of one query has one receiver, which its caller sets.
-        let to_peer = PeerId::default();
-        let message = Message {
-            id,
-            kind,
-            from_peer,
-            to_peer,
-            text,
-            correlation_id,
-            timestamp,
-            state,
-            provenance,
-        };
+        let message = Message::read(columns)?;
         Ok(Self { message, turn: columns.next("turn")?, mode: columns.next("mode")? })
     }
 }
@@ -320,20 +303,17 @@ impl InboxReads<'_> {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<AgentMail>> {
-        let mut mail: Vec<AgentMail> = query!(all(),
-            r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
+        Ok(query!(all(),
+            r#"select m.id as "id!", m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType",
+                m.from_peer as "from_peer!", m.to_peer as "to_peer!: PeerId",
                 coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
-                m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
+                m.correlation_id, m.state as "state!: DeliveryState", m.at as "at!: Timestamp",
                 m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
                 m.turn as "turn: u32", r.mode as "mode?: RunMode"
             from message m left join assignment r on r.message_id = m.message_id "#, self.store.near(),
             "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
                 and (m.held_until is null or m.held_until <= ?2)
-            order by m.id limit ?3"; peer, now, limit);
-        for mail in &mut mail {
-            mail.message.to_peer.clone_from(peer);
-        }
-        Ok(mail)
+            order by m.id limit ?3"; peer, now, limit))
     }
 
     /// When the next message that is held for a waiting call becomes mail of a peer.

@@ -14,7 +14,7 @@ use super::{Sweeps, Upkeep, UpkeepWrites, streams::RETIRED};
 use crate::{
     Result, ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome, boxed_methods,
     columns::to_json,
-    readers::{Readers, Rows as _},
+    readers::{Readers, Rows as _, by_engine},
     sqlite::{
         direct_connection::number,
         file::{SHRINK, writer_options},
@@ -114,11 +114,9 @@ impl Upkeep<'_> {
 
     /// The state of the server that has the rows; `None` of a file.
     pub async fn server(&self) -> Result<Option<ServerReport>> {
-        match &self.store.readers {
-            Readers::Sqlite(_) => Ok(None),
-            #[cfg(feature = "postgres")]
-            Readers::Postgres(readers) => readers.report().await.map(Some),
-        }
+        by_engine!(&self.store.readers, Readers, Ok(None), readers => {
+            readers.report().await.map(Some)
+        })
     }
 
     pub async fn used_bytes(&self) -> Result<u64> {

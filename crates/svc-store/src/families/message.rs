@@ -17,19 +17,7 @@ use crate::{
 
 impl DirectRow for MessageRow {
     fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
-        let id = columns.next("id")?;
-        let message = Message {
-            id: columns.next("message_id")?,
-            kind: columns.next("kind")?,
-            from_peer: columns.next("from_peer")?,
-            to_peer: columns.next("to_peer")?,
-            text: columns.next("text")?,
-            correlation_id: columns.next("correlation_id")?,
-            state: columns.next("state")?,
-            timestamp: columns.next("at")?,
-            provenance: provenance(columns)?,
-        };
-        Ok(Self { id, message })
+        message_row(columns, |columns| columns.next("text"))
     }
 }
 
@@ -39,8 +27,27 @@ impl DirectRow for Message {
     }
 }
 
+fn message_row(
+    columns: &mut Columns<'_>,
+    text: impl FnOnce(&mut Columns<'_>) -> Result<String, Fault>,
+) -> Result<MessageRow, Fault> {
+    let id = columns.next("id")?;
+    let message = Message {
+        id: columns.next("message_id")?,
+        kind: columns.next("kind")?,
+        from_peer: columns.next("from_peer")?,
+        to_peer: columns.next("to_peer")?,
+        text: text(columns)?,
+        correlation_id: columns.next("correlation_id")?,
+        state: columns.next("state")?,
+        timestamp: columns.next("at")?,
+        provenance: provenance(columns)?,
+    };
+    Ok(MessageRow { id, message })
+}
+
 /// Where a message comes from, as its columns `source_tool`, `source_session` and `run_id` have it.
-pub(super) fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>, Fault> {
+fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>, Fault> {
     let tool: Option<SourceTool> = columns.next("source_tool")?;
     let session = columns.next("source_session")?;
     let run: Option<RunId> = columns.next("run_id")?;
@@ -49,23 +56,9 @@ pub(super) fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>
 
 impl DirectRow for ListedMessage {
     fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
-        let id = columns.next("id")?;
-        let message_id = columns.next("message_id")?;
-        let (kind, from_peer) = (columns.next("kind")?, columns.next("from_peer")?);
-        let to_peer = columns.next("to_peer")?;
-        let text = beginning(&columns.next::<Vec<u8>>("text")?);
+        let text = |columns: &mut Columns<'_>| Ok(beginning(&columns.next::<Vec<u8>>("text")?));
+        let MessageRow { id, message } = message_row(columns, text)?;
         let bytes = columns.next("bytes")?;
-        let message = Message {
-            id: message_id,
-            kind,
-            from_peer,
-            to_peer,
-            text,
-            correlation_id: columns.next("correlation_id")?,
-            state: columns.next("state")?,
-            timestamp: columns.next("at")?,
-            provenance: provenance(columns)?,
-        };
         let (from_name, to_name) = (columns.next("from_name")?, columns.next("to_name")?);
         let is_answered: bool = columns.next("is_answered")?;
         let came_to_nothing: bool = columns.next("came_to_nothing")?;
@@ -467,8 +460,8 @@ impl MessageReads<'_> {
                     r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
                     as blob), 1, ?4) as "text!: Vec<u8>",
-                bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
-                source_tool as "source_tool: SourceTool", source_session, run_id,
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id, bytes,
                 (select display_name from peer where peer_id = from_peer) as "from_name?: String",
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
                 is_answered as "is_answered!: bool", came_to_nothing as "came_to_nothing!: bool"

@@ -162,10 +162,9 @@ impl PeerWrites<'_> {
 
     /// Peers that the operator acts as, the latest seen first.
     pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>> {
-        let ids = column!(self.tx.direct,
-            r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
-            order by last_seen desc limit ?"#; limit);
-        Ok(ids.into_iter().map(PeerId::from).collect())
+        Ok(column!(self.tx.direct,
+            r#"select peer_id as "peer_id!: PeerId" from peer where owner is null and session_id = ''
+            order by last_seen desc limit ?"#; limit))
     }
 
     pub async fn put(&mut self, row: &PeerRow) -> Result<()> {

@@ -8,7 +8,8 @@ use svc_model::{
 
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
 use crate::{
-    PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount, boxed, boxed_methods,
+    PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount, boxed,
+    boxed_methods,
     columns::{Columns, DirectRow, Fault, non_empty, to_json},
     readers::Rows as _,
     statement::{change, changed, column, direct_row, fields, find_value, query, value},
@@ -148,10 +149,9 @@ impl SessionWrites<'_> {
         let done = change!(self.tx,
             "update session set created_by = ? where session_id = ?"; owner, session_id);
         changed(done, "session", session_id)?;
-        let peers = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
-            returning peer_id as "peer_id!: String""#; to, session_id, from);
-        Ok(peers.into_iter().map(PeerId::from).collect())
+            returning peer_id as "peer_id!: PeerId""#; to, session_id, from))
     }
 
     pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<()> {

@@ -97,20 +97,18 @@ impl TokenWrites<'_> {
     /// Revokes the minted tokens of a session and returns those that were not revoked before. The
     /// token of a process is revoked with the end of the process.
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Ended, session))
     }
 
     /// Revokes all tokens of a session and returns those that were not revoked before.
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Ended, session))
     }
 
     /// Revokes the tokens of a process that has exited, at most `limit`. Returns them.
@@ -119,13 +117,12 @@ impl TokenWrites<'_> {
         process: &ProcessIdentity,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
                 limit ?5)
-            returning token_id as "token_id!""#;
-            self.tx.now, TokenEnd::Gone, process.pid, process.started, limit);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#;
+            self.tx.now, TokenEnd::Gone, process.pid, process.started, limit))
     }
 
     /// Revokes the tokens of processes of a machine, at most `limit`. Returns them.
@@ -134,12 +131,11 @@ impl TokenWrites<'_> {
         machine: &MachineId,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where machine_id = ?3 and client_pid is not null and revoked_at is null
                 limit ?4)
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Gone, machine, limit);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Gone, machine, limit))
     }
 
     /// Records which `svc` process uses a token of a client's process.
@@ -165,13 +161,12 @@ impl TokenWrites<'_> {
         kept: u32,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
                 order by token_id desc limit ?5 offset ?4)
-            returning token_id as "token_id!""#; process.pid, process.started, bearer, kept, limit);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; process.pid, process.started, bearer, kept, limit))
     }
 
     /// Removes tokens whose processes exited before `before`, at most `limit`. Returns their
@@ -381,10 +376,9 @@ impl BrowserWrites<'_> {
 
     /// Revokes the cookies of all browsers. Returns those that were not revoked before.
     pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ?
             where operator_credential is not null and revoked_at is null
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Revoked);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Revoked))
     }
 }
