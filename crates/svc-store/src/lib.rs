@@ -47,6 +47,16 @@
 //! creates the schema of an empty file in one step). Acknowledged writes are in the file or its
 //! write-ahead log; all others are rolled back.
 
+#![cfg_attr(
+    not(feature = "postgres"),
+    expect(
+        clippy::infallible_destructuring_match,
+        clippy::unnecessary_wraps,
+        clippy::unused_async,
+        reason = "what has one engine and waits for none reads like what has two"
+    )
+)]
+
 /// The closure of a write job: what it does to the transaction `tx`, as a future that owns all that
 /// it names.
 #[macro_export]
@@ -58,6 +68,7 @@ macro_rules! job {
 /// Boxes the future of an async function. The code of a future is generated in each crate that
 /// awaits it, with all that it awaits itself, unless it is boxed.
 pub use async_recursion::async_recursion as boxed;
+pub use svc_boxed::boxed_methods;
 
 mod bus;
 mod columns;

@@ -19,6 +19,19 @@ use crate::{
 #[cfg(feature = "postgres")]
 use crate::postgres::PgReaders;
 
+/// What a file has, which is known, and what the connections to a server answer.
+macro_rules! by_engine {
+    ($connections:expr, $kind:ident, $file:expr, $server:pat => $answer:expr) => {
+        match $connections {
+            $kind::Sqlite(_) => $file,
+            #[cfg(feature = "postgres")]
+            $kind::Postgres($server) => $answer,
+        }
+    };
+}
+
+pub(super) use by_engine;
+
 /// The connections that read. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) enum Readers {
@@ -45,30 +58,17 @@ impl Readers {
     }
 
     pub(super) fn trouble(&self) -> Option<StoreTrouble> {
-        match self {
-            Self::Sqlite(_) => None,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.trouble(),
-        }
+        by_engine!(self, Self, None, readers => readers.trouble())
     }
 
     pub(super) async fn released(&self) {
-        match self {
-            Self::Sqlite(_) => std::future::pending().await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.released().await,
-        }
+        by_engine!(self, Self, std::future::pending::<()>().await, readers => readers.released().await);
     }
 
     /// Publishes commits of other connections on the bus. No other connection writes to a file.
     pub(super) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
-        match self {
-            Self::Sqlite(_) => {
-                let _ = (bus, version);
-            }
-            #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.follow(bus, version),
-        }
+        let _ = (bus, version);
+        by_engine!(self, Self, (), readers => readers.follow(bus, version));
     }
 
     pub(super) async fn close(&self) {

@@ -12,7 +12,7 @@ use crate::{
     AppendedSeqs, Batch, Bus, Result, RowPage, StoreError, StreamState, boxed,
     bus::StreamChange,
     columns::{DirectRow, Parameter},
-    readers::{CollectedRows, Rows},
+    readers::{CollectedRows, Rows, by_engine},
     sqlite::direct_connection::{DirectConnection, JobIsolation, TakeRow, UncommittedEvent},
     statement::value,
 };
@@ -314,29 +314,17 @@ macro_rules! forward {
 impl WriteConnection {
     /// How many jobs with statements of their own a commit may have.
     pub(super) fn run_limit(&self) -> usize {
-        match self {
-            Self::Sqlite(_) => limits::RUNS_PER_COMMIT,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => SAVEPOINTS,
-        }
+        by_engine!(self, Self, limits::RUNS_PER_COMMIT, _ => SAVEPOINTS)
     }
 
     /// Whether commits wait for a server and not only for the disk.
     pub(super) fn is_of_server(&self) -> bool {
-        match self {
-            Self::Sqlite(_) => false,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => true,
-        }
+        by_engine!(self, Self, false, _ => true)
     }
 
     /// Whether the last attempt to connect to the server failed.
     pub(super) fn is_away(&self) -> bool {
-        match self {
-            Self::Sqlite(_) => false,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.is_away(),
-        }
+        by_engine!(self, Self, false, connection => connection.is_away())
     }
 
     pub(super) async fn close(self) -> Result<()> {
@@ -352,21 +340,13 @@ impl WriteConnection {
 
     /// Connects, if the connection was lost, before the first statement of a group.
     pub(super) async fn ready(&mut self) -> Result<()> {
-        match self {
-            Self::Sqlite(_) => Ok(()),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => Box::pin(connection.ready()).await,
-        }
+        by_engine!(self, Self, Ok(()), connection => Box::pin(connection.ready()).await)
     }
 
     /// Whether the caller's cached state may differ from the tables. Resets the flag: the caller
     /// then reads the tables again.
     pub(super) fn take_stale(&mut self) -> bool {
-        match self {
-            Self::Sqlite(_) => false,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.take_stale(),
-        }
+        by_engine!(self, Self, false, connection => connection.take_stale())
     }
 
     pub(super) async fn begin(&mut self) -> Result<()> {
@@ -430,16 +410,10 @@ impl WriteConnection {
     /// Notifies other daemons, once the current commit has taken place, that the visibility of
     /// these streams changed or that they were removed. A file has no other daemon.
     pub(super) async fn notify_readers_changed(&mut self, streams: &[&str]) -> Result<()> {
-        match self {
-            Self::Sqlite(_) => {
-                let _ = streams;
-                Ok(())
-            }
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => {
-                Box::pin(connection.notify_readers_changed(streams)).await
-            }
-        }
+        let _ = streams;
+        by_engine!(self, Self, Ok(()), connection => {
+            Box::pin(connection.notify_readers_changed(streams)).await
+        })
     }
 
     pub(super) async fn insert_alone(

@@ -282,7 +282,7 @@ impl Mcp {
     pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>> {
         let Some(view) = self.core.store.streams().view(stream).await? else { return Ok(None) };
         let (events, size) = (self.core.store.events(), PageSize::rows(1));
-        let last = events.of_stream(view.id, stream, view.head - 1, None, size).await?.events;
+        let last = events.of_stream(view.id, stream, view.head - 1, None, size).await?.rows;
         Ok(last.into_iter().next().map(|event| event.data))
     }
 

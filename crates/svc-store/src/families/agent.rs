@@ -11,7 +11,7 @@ use svc_model::{
 
 use super::{AgentReads, AgentWrites};
 use crate::{
-    AgentRow, PageSize, Result, RowPage, boxed,
+    AgentRow, PageSize, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault},
     readers::Rows as _,
     statement::{change, changed, fields, find_value, query, value},
@@ -96,20 +96,18 @@ macro_rules! agents {
     };
 }
 
+#[boxed_methods]
 impl AgentWrites<'_> {
-    #[boxed]
     pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>> {
         Ok(agents!(one(), self.tx.direct, "where a.agent_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>> {
         Ok(agents!(one(), self.tx.direct,
             "where a.session_key = ? and a.ended_at is null"; session_key))
     }
 
     /// Whether another project has, or had, an agent with this session key.
-    #[boxed]
     pub async fn is_key_of_another_project(
         &mut self,
         session_key: &str,
@@ -123,7 +121,6 @@ impl AgentWrites<'_> {
 
     /// The agent that a caller started with this idempotency key, and the fingerprint of that
     /// request.
-    #[boxed]
     pub async fn by_key(
         &mut self,
         created_by: &str,
@@ -139,7 +136,6 @@ impl AgentWrites<'_> {
     }
 
     /// The number of live agents of an instance on this machine.
-    #[boxed]
     pub async fn count_live_in(&mut self, instance: &str) -> Result<u64> {
         Ok(value!(self.tx.direct,
             r#"select count(*) as "count!: i64" from agent
@@ -148,7 +144,6 @@ impl AgentWrites<'_> {
     }
 
     /// Session key of a live agent of an instance that the vendor rejects because of a usage limit.
-    #[boxed]
     pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx.direct,
             r#"select session_key as "key!" from agent
@@ -156,7 +151,6 @@ impl AgentWrites<'_> {
     }
 
     /// Agents of an instance started since `since`: their number, and the start of the first.
-    #[boxed]
     pub async fn starts_in(
         &mut self,
         instance: &str,
@@ -168,11 +162,15 @@ impl AgentWrites<'_> {
         Ok((row.count.cast_unsigned(), row.first))
     }
 
-    /// Live agents of an instance on this machine, at most 50: idle ones first, then the oldest.
+    /// Live agents of an instance on this machine, at most `limit`: idle ones first, then oldest.
     /// Agents that were started for a task of their own are excluded, and agents at a usage limit,
     /// as the vendor would refuse the work. For a session: only other agents of its project.
-    #[boxed]
-    pub async fn free(&mut self, instance: &str, asker: &Ownership) -> Result<Vec<AgentRow>> {
+    pub async fn free(
+        &mut self,
+        instance: &str,
+        asker: &Ownership,
+        limit: u32,
+    ) -> Result<Vec<AgentRow>> {
         let session = match &asker.owner {
             Some(Principal::Operator) => None,
             Some(Principal::Session(key)) => Some(&**key),
@@ -182,13 +180,12 @@ impl AgentWrites<'_> {
         Ok(agents!(all(), self.tx.direct,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state not in ('stopping', 'limited')
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
-            order by a.state <> 'idle', a.started_at, a.agent_id limit 500";
-            instance, session, project, self.tx.machine))
+            order by a.state <> 'idle', a.started_at, a.agent_id limit ?5";
+            instance, session, project, self.tx.machine, limit))
     }
 
     /// Stores an agent whose stream exists. `key` is the idempotency key and the fingerprint of the
     /// request.
-    #[boxed]
     pub async fn insert(
         &mut self,
         row: &AgentRow,
@@ -217,7 +214,6 @@ impl AgentWrites<'_> {
     }
 
     /// Stores changes of an agent. Its end also removes the key with which its host checks answers.
-    #[boxed]
     pub async fn update(&mut self, row: &AgentRow) -> Result<()> {
         let info = &row.info;
         let id = info.id.as_str();
@@ -235,7 +231,6 @@ impl AgentWrites<'_> {
 
     /// The number of live agents that a principal has started, including pending starts of
     /// `sessions_spawn`.
-    #[boxed]
     pub async fn count_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
         Ok(value!(self.tx.direct,
@@ -246,7 +241,6 @@ impl AgentWrites<'_> {
             parent).cast_unsigned())
     }
 
-    #[boxed]
     pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64> {
         let parent = parent.to_string();
         Ok(value!(self.tx.direct,
@@ -254,14 +248,12 @@ impl AgentWrites<'_> {
             parent).cast_unsigned())
     }
 
-    #[boxed]
     pub async fn was_run(&mut self, session_key: &str) -> Result<bool> {
         Ok(value!(self.tx.direct,
             r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#;
             session_key))
     }
 
-    #[boxed]
     pub async fn note_parent(&mut self, agent: &AgentId, parent: &AgentId) -> Result<()> {
         let done = change!(self.tx,
             "update agent set parent_agent = ? where agent_id = ?"; parent, agent);
@@ -271,7 +263,6 @@ impl AgentWrites<'_> {
     /// Removes an ended agent with its requests. What it started counts as started by what started
     /// it, so that the chain keeps its other links. The caller takes its stream out of the log
     /// ([`retire`](super::StreamWrites::retire)).
-    #[boxed]
     pub async fn remove(&mut self, id: &AgentId) -> Result<()> {
         change!(self.tx,
             "update agent set parent_agent = (select own.parent_agent from agent own where own.agent_id = ?1) \
@@ -283,23 +274,21 @@ impl AgentWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl AgentReads<'_> {
     /// The key with which the host of a live agent checks answers; `None` for an ended agent, or if
     /// its host requires none.
-    #[boxed]
     pub async fn answer_key(&self, id: &AgentId) -> Result<Option<AnswerKey>> {
         let key = find_value!(self.store.pool(),
             "select answer_key from agent where agent_id = ?"; id);
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
-    #[boxed]
     pub async fn get(&self, id: &AgentId) -> Result<Option<AgentRow>> {
         Ok(agents!(one(), self.store.near(), "where a.agent_id = ?"; id))
     }
 
     /// The agent with this session key: the live one, else the latest.
-    #[boxed]
     pub async fn of_key(&self, session_key: &str) -> Result<Option<AgentRow>> {
         Ok(agents!(one(), self.store.near(),
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1";
@@ -309,7 +298,6 @@ impl AgentReads<'_> {
     /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
     /// is `agent:<text>` or `agent:<text>:main`. If there are none, agents that were started with
     /// the name `text`. Live agents come first, then the latest; at most 20.
-    #[boxed]
     pub async fn named(&self, text: &str) -> Result<Vec<AgentRow>> {
         if text.is_empty() {
             return Ok(Vec::new());
@@ -327,7 +315,6 @@ impl AgentReads<'_> {
         Ok(rows)
     }
 
-    #[boxed]
     pub async fn live(&self) -> Result<Vec<AgentRow>> {
         Ok(agents!(
             all(),
@@ -339,7 +326,6 @@ impl AgentReads<'_> {
     /// Ended agents that were started for a task of which nothing else remains
     /// ([`AssignmentRow::removes_peer`](crate::AssignmentRow)), and whose task has ended: who asked
     /// for it has been told.
-    #[boxed]
     pub async fn to_remove(&self, limit: u32) -> Result<Vec<AgentRow>> {
         // Agents first: their tasks are looked up by an index.
         Ok(agents!(all(), self.store.pool(),
@@ -348,7 +334,6 @@ impl AgentReads<'_> {
             order by a.ended_at, a.agent_id limit ?"; limit))
     }
 
-    #[boxed]
     pub async fn live_counts(&self) -> Result<Vec<(String, u64)>> {
         let rows = fields!(all(), self.store.pool(), { instance: String, count: i64 },
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
@@ -358,7 +343,6 @@ impl AgentReads<'_> {
 
     /// The load of each instance that has any: its live agents, plus accepted work that has no
     /// agent of its own.
-    #[boxed]
     pub async fn busy_counts(&self) -> Result<Vec<(String, u64)>> {
         let rows = fields!(all(), self.store.pool(), { instance: String, count: i64 },
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
@@ -371,7 +355,6 @@ impl AgentReads<'_> {
     }
 
     /// Agents, the latest first, before the cursor `before`.
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -391,7 +374,6 @@ impl AgentReads<'_> {
             filter.backend, filter.project, filter.live, at, id, limit))
     }
 
-    #[boxed]
     pub async fn of_host(&self, host: &ProcessIdentity) -> Result<Option<AgentRow>> {
         let (pid, started, here) = (i64::from(host.pid), &*host.started, self.store.machine_id());
         Ok(agents!(one(), self.store.pool(),
@@ -400,10 +382,10 @@ impl AgentReads<'_> {
     }
 
     /// The incarnation that started an agent, if a hosted agent did.
-    #[boxed]
     pub async fn parent_of(&self, agent: &AgentId) -> Result<Option<AgentId>> {
-        let parent = find_value!(self.store.pool(), "select parent_agent from agent where agent_id = ?"; agent);
-        Ok(parent.flatten().map(AgentId::from))
+        let parent = find_value!(self.store.pool(),
+            r#"select parent_agent as "parent_agent: AgentId" from agent where agent_id = ?"#; agent);
+        Ok(parent.flatten())
     }
 }
 
@@ -520,7 +502,7 @@ mod tests {
         let streams = async || {
             let page = store.events().of_feed(&feed, 0, i64::MAX, None, size).await.unwrap();
             let mut names: Vec<String> =
-                page.events.iter().map(|event| event.stream.as_str().to_owned()).collect();
+                page.rows.iter().map(|event| event.stream.as_str().to_owned()).collect();
             names.dedup();
             names
         };

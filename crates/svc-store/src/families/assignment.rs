@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{AssignmentReads, AssignmentWrites};
 use crate::{
-    AssignmentRow, AssignmentState, Result, WorkRequirements, boxed,
+    AssignmentRow, AssignmentState, Result, WorkRequirements, boxed_methods,
     readers::Rows as _,
     statement::{change, changed, column, direct_row, fields, query, value},
 };
@@ -46,9 +46,9 @@ macro_rules! assignments {
 
 direct_row!(WaitEdge { waiter, awaited });
 
+#[boxed_methods]
 impl AssignmentWrites<'_> {
     /// Stores an assignment. Its task and its message are stored already.
-    #[boxed]
     pub async fn insert(&mut self, row: &AssignmentRow) -> Result<()> {
         change!(self.tx,
             "insert into assignment (run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, \
@@ -63,7 +63,6 @@ impl AssignmentWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn update(&mut self, row: &AssignmentRow) -> Result<()> {
         let done = change!(self.tx,
             "update assignment set message_id = ?, state = ?, source_peer = ?, source_agent = ?, target_session = ?, \
@@ -78,29 +77,24 @@ impl AssignmentWrites<'_> {
         changed(done, "assignment", row.run_id.as_str())
     }
 
-    #[boxed]
     pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(one(), self.tx.direct, "where a.run_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(one(), self.tx.direct, "where a.task_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn of_message(&mut self, id: &MessageId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(one(), self.tx.direct, "where a.message_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn by_key(&mut self, source: &str, key: &str) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(one(), self.tx.direct,
             "where a.source_session = ? and a.idempotency_key = ?"; source, key))
     }
 
     /// The open assignments of an incarnation of a hosted agent, in the order of their creation.
-    #[boxed]
     pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(all(), self.tx.direct,
             "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
@@ -109,7 +103,6 @@ impl AssignmentWrites<'_> {
     /// The chain of waits that begins at a session: the sessions that it waits for, those that they
     /// wait for, and so on. Unrelated waits are not read, so the cost does not grow with their
     /// number.
-    #[boxed]
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>> {
         Ok(query!(all(), self.tx.direct,
             r#"with recursive waiter(session) as (
@@ -124,7 +117,6 @@ impl AssignmentWrites<'_> {
     }
 
     /// How often a session has sent to a peer since `since`, including its answers by a call.
-    #[boxed]
     pub async fn count_since(
         &mut self,
         (source, own): (&str, Option<&PeerId>),
@@ -141,19 +133,17 @@ impl AssignmentWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl AssignmentReads<'_> {
-    #[boxed]
     pub async fn get(&self, id: &RunId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(one(), self.store.near(), "where a.run_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn of_task(&self, id: &TaskId) -> Result<Option<AssignmentRow>> {
         Ok(assignments!(one(), self.store.near(), "where a.task_id = ?"; id))
     }
 
     /// Open assignments of tasks in this state, in the order of their creation.
-    #[boxed]
     pub async fn in_state(&self, state: AssignmentState) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(all(), self.store.pool(),
             "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000";
@@ -162,7 +152,6 @@ impl AssignmentReads<'_> {
 
     /// Tasks whose answer a call waits for after `now`, with the end of its wait. The answer may be
     /// there, and be held for the call.
-    #[boxed]
     pub async fn awaited(&self, now: Timestamp) -> Result<Vec<(RunId, Timestamp)>> {
         Ok(query!(all(), self.store.pool(),
             r#"select run_id as "run_id!: RunId", waits_until as "waits_until!: Timestamp" from assignment
@@ -170,7 +159,6 @@ impl AssignmentReads<'_> {
     }
 
     /// Begun tasks whose cancellation was requested.
-    #[boxed]
     pub async fn cancelled(&self) -> Result<Vec<AssignmentRow>> {
         Ok(assignments!(all(), self.store.pool(),
             "where a.state in ('starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null and exists (
@@ -179,7 +167,6 @@ impl AssignmentReads<'_> {
             ) order by a.id limit 500"))
     }
 
-    #[boxed]
     pub async fn overdue(&self, now: Timestamp) -> Result<Vec<TaskId>> {
         Ok(column!(self.store.pool(),
             r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
@@ -189,7 +176,6 @@ impl AssignmentReads<'_> {
     }
 
     /// The session whose reply a session waits for now, since when and until when.
-    #[boxed]
     pub async fn awaited_by(
         &self,
         session: &str,
@@ -204,7 +190,6 @@ impl AssignmentReads<'_> {
         Ok(awaited.map(|row| (row.session, row.since, row.until)))
     }
 
-    #[boxed]
     pub async fn count_open(&self, session: &str) -> Result<u64> {
         Ok(value!(self.store.pool(),
             r#"select count(*) as "count!: i64" from assignment

@@ -453,8 +453,7 @@ mod tests {
         }
         let everything = FeedScope::prefix("", Reader::All);
         let size = PageSize { rows: 1000, bytes: usize::MAX };
-        let all =
-            store.events().of_feed(&everything, 0, i64::MAX, None, size).await.unwrap().events;
+        let all = store.events().of_feed(&everything, 0, i64::MAX, None, size).await.unwrap().rows;
         assert_eq!(all.len(), 700);
         assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
         for name in [&one, &two] {

@@ -9,15 +9,15 @@ use svc_model::{
 
 use super::{ConfirmationWrites, HookWrites, OutcomeReads, OutcomeWrites, SeenReads, SeenWrites};
 use crate::{
-    GivenItem, HelpEvidence, ItemVersion, Result, boxed,
+    GivenItem, HelpEvidence, ItemVersion, Result, boxed, boxed_methods,
     columns::to_json,
     readers::Rows as _,
     statement::{change, changed, direct_row, find_value, query, value},
 };
 
+#[boxed_methods]
 impl HookWrites<'_> {
     /// Records the id of an event; returns false if it was recorded before.
-    #[boxed]
     pub async fn remember(&mut self, id: &str) -> Result<bool> {
         let done = change!(self.tx,
             "insert into hook_seen (hook_id, at) values (?, ?) on conflict (hook_id) do nothing";
@@ -26,7 +26,6 @@ impl HookWrites<'_> {
     }
 
     /// Records that no client took, or will take, the answers to these hook calls.
-    #[boxed]
     pub async fn remember_lost(&mut self, calls: &[String], by: &Principal) -> Result<()> {
         let (calls, by) = (to_json(calls), by.to_string());
         change!(self.tx,
@@ -35,7 +34,6 @@ impl HookWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn is_lost(&mut self, call: &str) -> Result<bool> {
         Ok(value!(self.tx.direct,
             r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#; call))
@@ -43,7 +41,6 @@ impl HookWrites<'_> {
 
     /// Records that the answer to a call contains a reminder, and the number of tool calls before
     /// it.
-    #[boxed]
     pub async fn note_reminder(&mut self, call: &str, agent_id: &str, after: i64) -> Result<()> {
         let done = change!(self.tx,
             "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?";
@@ -53,7 +50,6 @@ impl HookWrites<'_> {
 
     /// Reverts the reminders of these calls: the session's next tool call is due for a reminder
     /// again.
-    #[boxed]
     pub async fn take_back_reminders(&mut self, session_id: &str, calls: &[String]) -> Result<()> {
         let calls = to_json(calls);
         change!(self.tx,
@@ -72,9 +68,9 @@ impl HookWrites<'_> {
 
 direct_row!(Outcome { outcome_id, session_id, command, verdict, summary, at });
 
+#[boxed_methods]
 impl OutcomeWrites<'_> {
     /// The verdicts and times of a session's last outcomes, the latest first.
-    #[boxed]
     pub async fn last_verdicts(
         &mut self,
         session_id: &str,
@@ -87,7 +83,6 @@ impl OutcomeWrites<'_> {
     }
 
     /// Stores an outcome, or returns the one that was stored for the same tool call.
-    #[boxed]
     pub async fn insert(
         &mut self,
         outcome: &Outcome,
@@ -112,7 +107,6 @@ impl OutcomeWrites<'_> {
         Ok(Outcome { at: self.tx.now, ..outcome.clone() })
     }
 
-    #[boxed]
     pub async fn session(&mut self, id: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx.direct, "select session_id from outcome where outcome_id = ?"; id))
     }
@@ -128,10 +122,10 @@ impl OutcomeReads<'_> {
     }
 }
 
+#[boxed_methods]
 impl SeenWrites<'_> {
     /// Records that a session is given an item, by a hook call if the session did not ask. Returns
     /// false if the session has the item already.
-    #[boxed]
     pub async fn note(
         &mut self,
         session_id: &str,
@@ -148,7 +142,6 @@ impl SeenWrites<'_> {
 
     /// Records that a search gave an item to a session. The item may be given again, because the
     /// searcher may have been a sub-agent.
-    #[boxed]
     pub async fn note_found(&mut self, session_id: &str, item: &ItemVersion) -> Result<()> {
         change!(self.tx,
             "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
@@ -158,7 +151,6 @@ impl SeenWrites<'_> {
 
     /// Marks all items of a session as forgotten, so that they may be given again. Changes only
     /// items that were given since the last such call.
-    #[boxed]
     pub async fn forget(&mut self, session_id: &str) -> Result<()> {
         change!(self.tx,
             "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0"; session_id);
@@ -167,7 +159,6 @@ impl SeenWrites<'_> {
 
     /// Records that a session is offered a record that was left open. Returns false if the session
     /// has had this offer since the record was left.
-    #[boxed]
     pub async fn note_orphan_offer(
         &mut self,
         id: &GhapId,
@@ -188,7 +179,6 @@ impl SeenWrites<'_> {
     }
 
     /// Reverts the offers of open records that these hook calls made and no client took.
-    #[boxed]
     pub async fn take_back_orphan_offers(
         &mut self,
         session_id: &str,
@@ -202,7 +192,6 @@ impl SeenWrites<'_> {
     }
 
     /// Reverts the items that these hook calls gave and no client took.
-    #[boxed]
     pub async fn take_back(&mut self, session_id: &str, calls: &[String]) -> Result<()> {
         let calls = to_json(calls);
         change!(self.tx,
@@ -224,9 +213,9 @@ impl SeenReads<'_> {
 
 direct_row!(GivenItem { id, is_memory, aim, lesson, rest });
 
+#[boxed_methods]
 impl ConfirmationWrites<'_> {
     /// The records and memories of other sessions that a session was given, the latest first.
-    #[boxed]
     pub async fn given(&mut self, session_id: &str, limit: u32) -> Result<Vec<GivenItem>> {
         Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", is_memory as "is_memory!: bool", aim as "aim!", lesson as "lesson!", rest as "rest!"
@@ -250,7 +239,6 @@ impl ConfirmationWrites<'_> {
     /// Records that the items of `ids` helped a record that was confirmed. Each item counts once
     /// per record. Items of the record's own session do not count, nor items that `reader`, the
     /// owner of the record, may not read.
-    #[boxed]
     pub async fn insert(
         &mut self,
         reader: &Reader,

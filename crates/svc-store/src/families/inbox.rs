@@ -10,10 +10,10 @@ use svc_model::{
 
 use super::{
     HandoverReads, HandoverWrites, InboxReads, InboxWrites,
-    message::{messages, provenance, row_bytes},
+    message::{messages, row_bytes},
 };
 use crate::{
-    AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox, boxed,
+    AgentMail, HandoverRow, MessageRow, PageSize, Result, RowPage, StrandedInbox, boxed_methods,
     columns::{Columns, DirectRow, Fault, to_json},
     readers::Rows as _,
     statement::{all_changed, change, changed, column, direct_row, query, value},
@@ -31,32 +31,15 @@ pub struct UndeliveredChoice {
 
 impl DirectRow for AgentMail {
     fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
-        let id = columns.next("message_id")?;
-        let (kind, from_peer) = (columns.next("kind")?, columns.next("from_peer")?);
-        let (text, correlation_id) = (columns.next("text")?, columns.next("correlation_id")?);
-        let (timestamp, state) = (columns.next("at")?, columns.next("state")?);
-        let provenance = provenance(columns)?;
-        // All mail of one query has one receiver, which its caller sets.
-        let to_peer = PeerId::default();
-        let message = Message {
-            id,
-            kind,
-            from_peer,
-            to_peer,
-            text,
-            correlation_id,
-            timestamp,
-            state,
-            provenance,
-        };
+        let message = Message::read(columns)?;
         Ok(Self { message, turn: columns.next("turn")?, mode: columns.next("mode")? })
     }
 }
 
+#[boxed_methods]
 impl InboxWrites<'_> {
     /// Senders whose messages began a turn of a peer by `bound` or more hand-overs within the last
     /// [`limits::WAKES_WINDOW`]. Never includes a person.
-    #[boxed]
     pub async fn senders_at_wake_bound(
         &mut self,
         peer: &PeerId,
@@ -72,7 +55,6 @@ impl InboxWrites<'_> {
 
     /// Sets the lease on messages: the receiver has to acknowledge them by `until`. `given_by` is
     /// the hook call that gave them; `None` if a reader of the inbox took them.
-    #[boxed]
     pub async fn lease(
         &mut self,
         ids: &[MessageId],
@@ -93,7 +75,6 @@ impl InboxWrites<'_> {
     }
 
     /// Holds a message for a waiting call until `until`; `None` if no call waits for it.
-    #[boxed]
     pub async fn hold(&mut self, id: &MessageId, until: Option<Timestamp>) -> Result<()> {
         let done = change!(self.tx,
             "update message set held_until = ? where message_id = ?"; until, id);
@@ -101,7 +82,6 @@ impl InboxWrites<'_> {
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.
-    #[boxed]
     pub async fn messages(&mut self, to: &PeerId, ids: &[MessageId]) -> Result<Vec<Message>> {
         let (to, ids) = (to.as_str(), to_json(ids));
         Ok(messages!(all(), self.tx.direct,
@@ -110,7 +90,6 @@ impl InboxWrites<'_> {
     }
 
     /// Those of these receivers whose inbox has at least `bound` waiting messages.
-    #[boxed]
     pub async fn full(&mut self, receivers: &[PeerId], bound: u32) -> Result<Vec<PeerId>> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
         Ok(column!(self.tx.direct,
@@ -122,7 +101,6 @@ impl InboxWrites<'_> {
             )"#; receivers, last))
     }
 
-    #[boxed]
     pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
         Ok(value!(self.tx.direct,
@@ -134,7 +112,6 @@ impl InboxWrites<'_> {
     /// Waiting messages without a lease, in order, up to a page; without those that a hook gave and
     /// the receiver has. A lease that ends later than `longest` is from before the clock was set
     /// back, and is ignored.
-    #[boxed]
     pub async fn unleased(
         &mut self,
         to: &PeerId,
@@ -163,7 +140,6 @@ impl InboxWrites<'_> {
     /// Messages that a hook may give to their receiver, in order, at most `limit`: those that were
     /// not given yet, those whose lease has ended, and injected ones that were taken back. With
     /// `all`, leased ones, too. Leaves out messages that were handed to the client's own queue.
-    #[boxed]
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
@@ -185,7 +161,6 @@ impl InboxWrites<'_> {
 
     /// Messages that hooks gave to their receiver by `before` and whose receipt is not confirmed,
     /// in order.
-    #[boxed]
     pub async fn given(&mut self, to: &PeerId, before: Timestamp) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct,
             "where to_peer = ? and waits = 1 and state = 'offered'
@@ -196,7 +171,6 @@ impl InboxWrites<'_> {
 
     /// Messages that the hook which was called at `at` gave to their receiver, and whose receipt is
     /// not confirmed, in order.
-    #[boxed]
     pub async fn given_at(&mut self, to: &PeerId, at: Timestamp) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct,
             "where to_peer = ? and waits = 1 and state = 'offered'
@@ -205,7 +179,6 @@ impl InboxWrites<'_> {
     }
 
     /// Those of `ids` that begin no turn by themselves.
-    #[boxed]
     pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>> {
         let ids = to_json(ids);
         Ok(column!(self.tx.direct,
@@ -215,7 +188,6 @@ impl InboxWrites<'_> {
 
     /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
     /// its lease has settled the delivery.
-    #[boxed]
     pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool> {
         Ok(value!(self.tx.direct,
             r#"select exists (select 1 from message
@@ -225,7 +197,6 @@ impl InboxWrites<'_> {
 
     /// Reverts the delivery of messages that these hook calls gave but no client took: ends their
     /// lease, so that no later event can confirm the receipt. Returns these messages, in order.
-    #[boxed]
     pub async fn take_back(&mut self, to: &PeerId, calls: &[String]) -> Result<Vec<Message>> {
         let (to, calls) = (to.as_str(), to_json(calls));
         let messages: Vec<Message> = messages!(all(), self.tx.direct,
@@ -242,7 +213,6 @@ impl InboxWrites<'_> {
     }
 
     /// Waiting messages of an inbox, in order, at most `limit`, with empty texts.
-    #[boxed]
     pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>> {
         Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
@@ -254,7 +224,6 @@ impl InboxWrites<'_> {
 
     /// Messages of an inbox from before `before` that nobody took and that have no lease, at most
     /// `limit`.
-    #[boxed]
     pub async fn old(
         &mut self,
         to: &PeerId,
@@ -270,9 +239,9 @@ impl InboxWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl InboxReads<'_> {
     /// Whether a peer has messages that were not given to it, or whose receipt is not confirmed.
-    #[boxed]
     pub async fn has_mail(&self, peer: &PeerId, now: Timestamp) -> Result<bool> {
         Ok(value!(self.store.near(),
             r#"select exists (select 1 from message
@@ -282,7 +251,6 @@ impl InboxReads<'_> {
     }
 
     /// How many hand-overs with messages of a sender began a turn of a peer since a time.
-    #[boxed]
     pub async fn count_turns_begun_by(
         &self,
         peer: &PeerId,
@@ -296,7 +264,6 @@ impl InboxReads<'_> {
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was
     /// removed, or is that of an ended agent.
-    #[boxed]
     pub async fn stranded(&self, limit: u32) -> Result<Vec<StrandedInbox>> {
         // One seek for each non-empty inbox, independent of its number of messages.
         Ok(query!(all(), self.store.pool(),
@@ -317,7 +284,6 @@ impl InboxReads<'_> {
     }
 
     /// Waiting messages of an inbox after the sequence number `after`, including leased ones.
-    #[boxed]
     pub async fn list(
         &self,
         to: &PeerId,
@@ -331,31 +297,26 @@ impl InboxReads<'_> {
     }
 
     /// Messages that wait to become turns of a hosted agent, in order, at most `limit`.
-    #[boxed]
     pub async fn mail_of_agent(
         &self,
         peer: &PeerId,
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<AgentMail>> {
-        let mut mail: Vec<AgentMail> = query!(all(),
-            r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
+        Ok(query!(all(),
+            r#"select m.id as "id!", m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType",
+                m.from_peer as "from_peer!", m.to_peer as "to_peer!: PeerId",
                 coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
-                m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
+                m.correlation_id, m.state as "state!: DeliveryState", m.at as "at!: Timestamp",
                 m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
                 m.turn as "turn: u32", r.mode as "mode?: RunMode"
             from message m left join assignment r on r.message_id = m.message_id "#, self.store.near(),
             "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
                 and (m.held_until is null or m.held_until <= ?2)
-            order by m.id limit ?3"; peer, now, limit);
-        for mail in &mut mail {
-            mail.message.to_peer.clone_from(peer);
-        }
-        Ok(mail)
+            order by m.id limit ?3"; peer, now, limit))
     }
 
     /// When the next message that is held for a waiting call becomes mail of a peer.
-    #[boxed]
     pub async fn next_held_mail(&self, peer: &PeerId) -> Result<Option<Timestamp>> {
         Ok(value!(self.store.near(),
             r#"select min(held_until) as "next: Timestamp" from message
@@ -364,7 +325,6 @@ impl InboxReads<'_> {
     }
 
     /// The number of waiting messages that have not been injected into a peer's context.
-    #[boxed]
     pub async fn count_mail(&self, peer: &PeerId) -> Result<u64> {
         Ok(value!(self.store.pool(),
             r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#;
@@ -372,7 +332,6 @@ impl InboxReads<'_> {
     }
 
     /// Inboxes with messages from before `before` that nobody took, at most 500.
-    #[boxed]
     pub async fn with_old_messages(&self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(column!(self.store.pool(),
             r#"select distinct to_peer as "peer!: PeerId" from message
@@ -395,8 +354,8 @@ macro_rules! handovers {
     };
 }
 
+#[boxed_methods]
 impl HandoverWrites<'_> {
-    #[boxed]
     pub async fn insert(&mut self, row: &HandoverRow, messages: &[MessageId]) -> Result<()> {
         change!(self.tx,
             "insert into handover (handover_id, peer_id, session_id, via, joins_turn, is_held, record, at) \
@@ -410,24 +369,20 @@ impl HandoverWrites<'_> {
         all_changed(done, messages.len(), "message")
     }
 
-    #[boxed]
     pub async fn get(&mut self, id: &HandoverId) -> Result<Option<HandoverRow>> {
         Ok(handovers!(one(), self.tx.direct, "where handover_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn of_peer(&mut self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(all(), self.tx.direct, "where peer_id = ? order by handover_id"; peer))
     }
 
     /// Messages of a hand-over whose receipt the client has not shown, in order.
-    #[boxed]
     pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct, "where handover_id = ? order by id"; id))
     }
 
     /// Records that the client keeps a text for its person.
-    #[boxed]
     pub async fn note_held(&mut self, id: &HandoverId, reason: &str) -> Result<()> {
         change!(self.tx, "update handover set is_held = 1 where handover_id = ?"; id);
         change!(self.tx,
@@ -438,7 +393,6 @@ impl HandoverWrites<'_> {
     }
 
     /// Removes messages from a hand-over, and the hand-over with the last of them.
-    #[boxed]
     pub async fn release(&mut self, id: &HandoverId, messages: &[MessageId]) -> Result<()> {
         let list = to_json(messages);
         change!(self.tx,
@@ -451,7 +405,6 @@ impl HandoverWrites<'_> {
     }
 
     /// Releases messages that the client did not get: another way may deliver them.
-    #[boxed]
     pub async fn note_failed(&mut self, messages: &[MessageId]) -> Result<()> {
         let list = to_json(messages);
         let done = change!(self.tx,
@@ -461,18 +414,16 @@ impl HandoverWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl HandoverReads<'_> {
-    #[boxed]
     pub async fn all(&self) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(all(), self.store.near(), "order by handover_id"))
     }
 
-    #[boxed]
     pub async fn of_peer(&self, peer: &PeerId) -> Result<Vec<HandoverRow>> {
         Ok(handovers!(all(), self.store.near(), "where peer_id = ? order by handover_id"; peer))
     }
 
-    #[boxed]
     pub async fn messages(&self, id: &HandoverId) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.store.near(), "where handover_id = ? order by id"; id))
     }

@@ -11,7 +11,7 @@ use svc_model::{
 
 use super::{GhapReads, GhapWrites};
 use crate::{
-    LessonKind, PageSize, Result, RowPage, boxed,
+    LessonKind, PageSize, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault},
     readers::Rows as _,
     statement::{change, changed, column, direct_row, query},
@@ -129,8 +129,8 @@ pub(super) async fn ghaps_at(store: &crate::Store, rows: &str) -> Result<Vec<Gha
     Ok(ghaps!(all(), store.pool(), "where g.id in (select value from json_each(?))"; rows))
 }
 
+#[boxed_methods]
 impl GhapWrites<'_> {
-    #[boxed]
     pub async fn insert(&mut self, ghap: &Ghap) -> Result<()> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status, EndColumns::from(ghap));
@@ -146,7 +146,6 @@ impl GhapWrites<'_> {
         self.tx.search().index_ghap(ghap).await
     }
 
-    #[boxed]
     pub async fn update(&mut self, ghap: &Ghap) -> Result<()> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status, EndColumns::from(ghap));
@@ -165,7 +164,6 @@ impl GhapWrites<'_> {
     }
 
     /// Stores the texts that a record had before a change.
-    #[boxed]
     pub async fn insert_iteration(&mut self, id: &GhapId, before: &Iteration) -> Result<()> {
         change!(self.tx,
             "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
@@ -174,38 +172,33 @@ impl GhapWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn insert_note(&mut self, id: &GhapId, note: &str, at: Timestamp) -> Result<()> {
         change!(self.tx,
             "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)"; id, note, at);
         Ok(())
     }
 
-    #[boxed]
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>> {
         Ok(column!(self.tx.direct, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
-    #[boxed]
     pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>> {
         Ok(ghaps!(one(), self.tx.direct,
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
-    #[boxed]
     pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>> {
         Ok(ghaps!(one(), self.tx.direct, "where g.ghap_id = ?"; id))
     }
 }
 
+#[boxed_methods]
 impl GhapReads<'_> {
-    #[boxed]
     pub async fn active(&self, session_id: &str) -> Result<Option<Ghap>> {
         Ok(ghaps!(one(), self.store.pool(),
             "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
-    #[boxed]
     pub async fn get(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>> {
         Ok(ghaps!(one(), self.store.pool(),
             "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
@@ -214,7 +207,6 @@ impl GhapReads<'_> {
 
     /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at
     /// most `limit`.
-    #[boxed]
     pub async fn with_prefix(
         &self,
         reader: &Reader,
@@ -228,7 +220,6 @@ impl GhapReads<'_> {
             prefix, limit, reader.key(), reader.project()))
     }
 
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -265,7 +256,6 @@ impl GhapReads<'_> {
 
     /// Active records of a project whose session has ended or was last seen before `stale`, without
     /// those of `session_id`.
-    #[boxed]
     pub async fn orphans(
         &self,
         project: &str,
@@ -280,21 +270,18 @@ impl GhapReads<'_> {
     }
 
     /// The former versions of a record, in order.
-    #[boxed]
     pub async fn iterations(&self, id: &GhapId) -> Result<Vec<Iteration>> {
         Ok(query!(all(), self.store.pool(),
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
             where ghap_id = ? order by iteration"#; id))
     }
 
-    #[boxed]
     pub async fn notes(&self, id: &GhapId) -> Result<Vec<String>> {
         Ok(
             column!(self.store.pool(), "select note from ghap_note where ghap_id = ? order by id"; id),
         )
     }
 
-    #[boxed]
     pub async fn latest_resolved(&self, reader: &Reader, limit: u32) -> Result<Vec<Ghap>> {
         Ok(ghaps!(all(), self.store.pool(),
             "where g.status <> 'active'
@@ -304,7 +291,6 @@ impl GhapReads<'_> {
 
     /// Records of a kind that hold a lesson and that the reader may read: those of `project` first,
     /// then those with a stated lesson, then the latest.
-    #[boxed]
     pub async fn telling(
         &self,
         reader: &Reader,

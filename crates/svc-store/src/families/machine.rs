@@ -8,12 +8,13 @@ use svc_sys::machine::{self, ThisMachine};
 
 use super::{MachineReads, MachineWrites, SettingReads, SettingWrites};
 use crate::{
-    AwayMachine, NewDaemon, Result, boxed,
+    AwayMachine, NewDaemon, Result, boxed_methods,
     readers::Rows as _,
     statement::{change, column, direct_row, fields, find_value, query, value},
     upkeep::MoveMark,
 };
 
+#[boxed_methods]
 impl MachineWrites<'_> {
     /// Records the machine that opened the database. The first machine claims rows from before
     /// machines were recorded. Writes nothing if the machine is known with this name and host: its
@@ -71,7 +72,6 @@ impl MachineWrites<'_> {
 
     /// Records a daemon with its lease. Returns the other daemons recorded for this machine: a data
     /// folder has one daemon, so they were killed.
-    #[boxed]
     pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>> {
         let machine = &self.tx.machine;
         let lost = column!(self.tx.direct,
@@ -87,7 +87,6 @@ impl MachineWrites<'_> {
     }
 
     /// Renews a lease. Returns false if the daemon has no row any more.
-    #[boxed]
     pub async fn renew(&mut self, daemon_id: &str) -> Result<bool> {
         let lease = lease();
         let done = change!(self.tx,
@@ -96,7 +95,6 @@ impl MachineWrites<'_> {
         Ok(done > 0)
     }
 
-    #[boxed]
     pub async fn leave(&mut self, daemon_id: &str) -> Result<()> {
         change!(self.tx,
             "update machine set last_seen = cast(unixepoch('subsec') * 1000 as integer)
@@ -118,9 +116,9 @@ direct_row!(DaemonView {
     is_self
 });
 
+#[boxed_methods]
 impl MachineReads<'_> {
     /// The daemons that did not record their end, as daemon `own` sees them.
-    #[boxed]
     pub async fn daemons(&self, own: &str) -> Result<Vec<DaemonView>> {
         Ok(query!(all(), self.store.pool(),
             r#"select d.daemon_id, m.name, d.machine_id as "machine!: MachineId", d.address, d.version,
@@ -131,7 +129,6 @@ impl MachineReads<'_> {
             from daemon d join machine m on m.machine_id = d.machine_id order by d.started_at, d.daemon_id"#; own))
     }
 
-    #[boxed]
     pub async fn all(&self) -> Result<Vec<Machine>> {
         Ok(query!(
             all(),
@@ -141,7 +138,6 @@ impl MachineReads<'_> {
     }
 
     /// Other machines without a daemon that holds its lease.
-    #[boxed]
     pub async fn away(&self) -> Result<Vec<AwayMachine>> {
         let (own, lease) = (self.store.machine_id(), lease());
         let rows = fields!(all(), self.store.pool(),
@@ -166,21 +162,19 @@ fn lease() -> i64 {
     i64::try_from(limits::DAEMON_LEASE.as_millis()).unwrap_or(i64::MAX)
 }
 
+#[boxed_methods]
 impl SettingWrites<'_> {
     /// The secret of that name. Stores `fresh` if there is none.
-    #[boxed]
     pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
         change!(self.tx,
             "insert into secret (name, value) values (?, ?) on conflict do nothing"; name, fresh);
         Ok(value!(self.tx.direct, "select value from secret where name = ?"; name))
     }
 
-    #[boxed]
     pub async fn get(&mut self, name: &str) -> Result<Option<String>> {
         Ok(find_value!(self.tx.direct, "select value from setting where name = ?"; name))
     }
 
-    #[boxed]
     pub async fn put(&mut self, name: &str, value: &str) -> Result<()> {
         change!(self.tx,
             "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2";
@@ -189,14 +183,13 @@ impl SettingWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl SettingReads<'_> {
-    #[boxed]
     pub async fn get(&self, name: &str) -> Result<Option<String>> {
         Ok(find_value!(self.store.pool(), "select value from setting where name = ?"; name))
     }
 
     /// The database to which this history was moved, or to which an unfinished move moves it.
-    #[boxed]
     pub async fn gone_to(&self) -> Result<Option<String>> {
         for name in [MoveMark::MOVED_TO, MoveMark::MOVING_TO] {
             if let Some(mark) = self.get(name).await? {

@@ -12,9 +12,9 @@ use svc_model::{Principal, Timestamp, limits};
 
 use super::{Sweeps, Upkeep, UpkeepWrites, streams::RETIRED};
 use crate::{
-    Result, ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome, boxed,
+    Result, ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome, boxed_methods,
     columns::to_json,
-    readers::{Readers, Rows as _},
+    readers::{Readers, Rows as _, by_engine},
     sqlite::{
         direct_connection::number,
         file::{SHRINK, writer_options},
@@ -53,9 +53,9 @@ macro_rules! text_index {
 
 const TEXT_INDEXES: [TextIndex; 2] = [text_index!("ghap_fts"), text_index!("term_trigram")];
 
+#[boxed_methods]
 impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
-    #[boxed]
     pub async fn rows_kept_by_all(&self) -> Result<u64> {
         let rows = value!(
             self.store.pool(),
@@ -76,7 +76,6 @@ impl Upkeep<'_> {
 
     /// Merges index segments, in bounded write jobs, if there are more than a few: a search reads
     /// each segment. Returns whether the merge is complete.
-    #[boxed]
     pub async fn merge_indexes(&self) -> Result<bool> {
         // On PostgreSQL, search reads plain tables, which need no merge.
         let Some(file) = self.store.readers.file() else { return Ok(true) };
@@ -99,7 +98,6 @@ impl Upkeep<'_> {
         Ok(is_done)
     }
 
-    #[boxed]
     pub async fn size(&self) -> Result<StoreSize> {
         let file = match &self.store.readers {
             Readers::Sqlite(file) => file,
@@ -115,16 +113,12 @@ impl Upkeep<'_> {
     }
 
     /// The state of the server that has the rows; `None` of a file.
-    #[boxed]
     pub async fn server(&self) -> Result<Option<ServerReport>> {
-        match &self.store.readers {
-            Readers::Sqlite(_) => Ok(None),
-            #[cfg(feature = "postgres")]
-            Readers::Postgres(readers) => readers.report().await.map(Some),
-        }
+        by_engine!(&self.store.readers, Readers, Ok(None), readers => {
+            readers.report().await.map(Some)
+        })
     }
 
-    #[boxed]
     pub async fn used_bytes(&self) -> Result<u64> {
         let Some(file) = self.store.readers.file() else { return Ok(self.size().await?.database) };
         let used = file.rows.read_here(|conn| {
@@ -136,7 +130,6 @@ impl Upkeep<'_> {
     }
 
     /// The newest measurement of the size at or before `until`.
-    #[boxed]
     pub async fn size_at(&self, until: Timestamp) -> Result<Option<SizeSample>> {
         let row: Option<(Timestamp, i64)> = query!(one(), self.store.pool(),
             r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#;
@@ -145,14 +138,12 @@ impl Upkeep<'_> {
     }
 
     /// When the size was first measured, of the measurements that are kept.
-    #[boxed]
     pub async fn first_size(&self) -> Result<Option<Timestamp>> {
         Ok(value!(self.store.pool(), r#"select min(at) as "at: Timestamp" from store_size"#))
     }
 
     /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
     /// connection has a copy of the schema, its statements, and what it read.
-    #[boxed]
     pub async fn release_memory(&self) -> Result<()> {
         let Some(file) = self.store.readers.file() else { return Ok(()) };
         file.rows.release_memory()?;
@@ -164,7 +155,6 @@ impl Upkeep<'_> {
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
     /// every 1,000 pages; this call takes the rest and truncates the file. Truncation blocks the
     /// writer, so it waits at most 100 ms for readers and is otherwise left to the next call.
-    #[boxed]
     pub async fn checkpoint(&self) -> Result<()> {
         if self.store.readers.file().is_none() {
             // A server does so by itself.
@@ -185,7 +175,6 @@ impl Upkeep<'_> {
     /// Removes the oldest events up to position `until`, about `bytes` of them, within the bounds
     /// of one step ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream
     /// stays, because it holds the stream's head. So each stream loses only a prefix.
-    #[boxed]
     pub async fn trim(&self, until: i64, bytes: u64) -> Result<TrimOutcome> {
         // Selected outside the writer: an event that is not the last of its stream never becomes
         // the last.
@@ -212,7 +201,6 @@ impl Upkeep<'_> {
     /// Each job removes the beginning of what a stream still has. The last event of the log stays
     /// until another follows it, because it holds the log's head: a later call removes it. Readers
     /// of the whole log are told of no gap, as the events before and after are there.
-    #[boxed]
     pub async fn remove_retired(&self) -> Result<u64> {
         let mut removed = 0;
         for stream in self.retired().await? {
@@ -279,10 +267,10 @@ fn trim_step(bytes: u64) -> impl FnMut(&(i64, i64)) -> bool {
     }
 }
 
+#[boxed_methods]
 impl UpkeepWrites<'_> {
     /// How many rows a principal has. Counting ends one above `bound`. Each part reads an index
     /// only.
-    #[boxed]
     pub async fn rows_kept(&mut self, principal: &Principal, bound: u64) -> Result<u64> {
         let name = principal.to_string();
         let sender = format!("by:{name}");
@@ -311,7 +299,6 @@ impl UpkeepWrites<'_> {
     }
 
     /// Stores a measurement, and removes those before `oldest` and those of a clock that was ahead.
-    #[boxed]
     pub async fn note_size(&mut self, sample: SizeSample, oldest: Timestamp) -> Result<()> {
         let used = i64::try_from(sample.used).unwrap_or(i64::MAX);
         change!(self.tx, "delete from store_size where at < ?1 or at >= ?2"; oldest, sample.at);
@@ -321,9 +308,9 @@ impl UpkeepWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl Sweeps<'_> {
     /// Removes ids of hook events older than `before`; returns the number of rows.
-    #[boxed]
     pub async fn forget_hooks(&self, before: Timestamp) -> Result<u64> {
         self.in_jobs(job!(|tx| {
             let seen = change!(tx,
@@ -340,7 +327,6 @@ impl Sweeps<'_> {
     }
 
     /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
-    #[boxed]
     pub async fn forget_seen_by_silent(&self, before: Timestamp) -> Result<u64> {
         let mut removed = 0;
         loop {
@@ -362,7 +348,6 @@ impl Sweeps<'_> {
 
     /// Ends MCP sessions last seen before `before`; returns their number. Also removes the
     /// subscriptions of ended sessions.
-    #[boxed]
     pub async fn close_idle_mcp_sessions(&self, before: Timestamp) -> Result<u64> {
         // Sessions first: a session that is used again meanwhile keeps its subscriptions.
         let closed = self.in_jobs(job!(|tx| Ok(change!(tx,

@@ -7,7 +7,7 @@ use svc_wire::mcp::Revision;
 use super::{McpReads, McpWrites, SourceReads, SourceWrites};
 use crate::{
     CallRow, CallState, McpSessionRow, McpTransport, Result, SourceListRow, SourcePinRow,
-    SourceProcessRow, SourceStateRow, boxed,
+    SourceProcessRow, SourceStateRow, boxed_methods,
     columns::{Columns, DirectRow, Fault},
     readers::Rows as _,
     statement::{change, changed, direct_row, query, value},
@@ -75,15 +75,14 @@ macro_rules! calls {
     };
 }
 
+#[boxed_methods]
 impl McpWrites<'_> {
-    #[boxed]
     pub async fn tie_session(&mut self, id: &McpSessionId, client_session: &str) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set client_session = ? where session_id = ?"; client_session, id);
         changed(done, "mcp_session", id)
     }
 
-    #[boxed]
     pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<()> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
@@ -96,7 +95,6 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set last_seen_at = ? where session_id = ?"; self.tx.now, id);
@@ -104,7 +102,6 @@ impl McpWrites<'_> {
     }
 
     /// Stores the values of `initialize` for a session that was opened before it.
-    #[boxed]
     pub async fn describe_session(
         &mut self,
         id: &McpSessionId,
@@ -119,14 +116,12 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    #[boxed]
     pub async fn set_log_level(&mut self, id: &McpSessionId, level: &str) -> Result<()> {
         let done = change!(self.tx,
             "update mcp_session set log_level = ? where session_id = ?"; level, id);
         changed(done, "mcp_session", id)
     }
 
-    #[boxed]
     pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<()> {
         let done =
             change!(self.tx, "update mcp_session set tools = ? where session_id = ?"; tools, id);
@@ -134,7 +129,6 @@ impl McpWrites<'_> {
     }
 
     /// Ends a session; returns false if it had ended.
-    #[boxed]
     pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool> {
         let done = change!(self.tx,
             "update mcp_session set closed_at = ? where session_id = ? and closed_at is null";
@@ -142,7 +136,6 @@ impl McpWrites<'_> {
         Ok(done > 0)
     }
 
-    #[boxed]
     pub async fn insert_subscription(
         &mut self,
         id: &McpSessionId,
@@ -155,13 +148,11 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn delete_subscription(&mut self, id: &McpSessionId, uri: &str) -> Result<()> {
         change!(self.tx, "delete from mcp_subscription where session_id = ? and uri = ?"; id, uri);
         Ok(())
     }
 
-    #[boxed]
     pub async fn insert_call(&mut self, row: &CallRow) -> Result<()> {
         let (id, session) =
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
@@ -176,12 +167,10 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>> {
         Ok(calls!(one(), self.tx.direct, "where call_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn update_call(
         &mut self,
         id: &CallId,
@@ -197,8 +186,8 @@ impl McpWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl McpReads<'_> {
-    #[boxed]
     pub async fn session(&self, id: &McpSessionId) -> Result<Option<McpSessionRow>> {
         let session: Option<Option<McpSessionRow>> = query!(one(), self.store.pool(),
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
@@ -209,7 +198,6 @@ impl McpReads<'_> {
 
     /// Whether an agent's session has an open MCP session, its own or one opened with its token,
     /// that was used since `since`.
-    #[boxed]
     pub async fn is_session_open(&self, session: &str, since: Timestamp) -> Result<bool> {
         let principal = Principal::Session(session.into()).to_string();
         Ok(value!(self.store.pool(),
@@ -219,18 +207,15 @@ impl McpReads<'_> {
             since, session, principal))
     }
 
-    #[boxed]
     pub async fn subscriptions(&self, id: &McpSessionId) -> Result<Vec<(String, String)>> {
         Ok(query!(all(), self.store.pool(),
             "select uri, stream from mcp_subscription where session_id = ? order by uri"; id))
     }
 
-    #[boxed]
     pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>> {
         Ok(calls!(one(), self.store.pool(), "where call_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
         Ok(calls!(
             all(),
@@ -258,8 +243,8 @@ impl DirectRow for SourcePinRow {
 direct_row!(SourceListRow { name, project, fingerprint, tools, resources, templates, prompts });
 direct_row!(SourceProcessRow { mark, pid, started, name, project, instance });
 
+#[boxed_methods]
 impl SourceWrites<'_> {
-    #[boxed]
     pub async fn put_list(&mut self, row: &SourceListRow) -> Result<()> {
         change!(self.tx,
             "insert into source_list (machine_id, name, project, fingerprint, tools, resources, templates, prompts, listed_at)
@@ -273,7 +258,6 @@ impl SourceWrites<'_> {
     }
 
     /// Stores the definitions of a server that a person has approved.
-    #[boxed]
     pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<()> {
         let SourcePinRow { list, told } = row;
         change!(self.tx,
@@ -288,7 +272,6 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<()> {
         change!(self.tx,
             "insert into source_state (machine_id, name, project, state, reason, next_action, attempt, next_at, since)
@@ -302,7 +285,6 @@ impl SourceWrites<'_> {
     }
 
     /// Stores a process before the first request to it.
-    #[boxed]
     pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<()> {
         change!(self.tx,
             "insert into source_process (mark, machine_id, pid, started, name, project, instance, at)
@@ -313,22 +295,20 @@ impl SourceWrites<'_> {
     }
 
     /// Removes a process of which no descendant is left.
-    #[boxed]
     pub async fn delete_process(&mut self, mark: &str) -> Result<()> {
         change!(self.tx, "delete from source_process where mark = ?"; mark);
         Ok(())
     }
 }
 
+#[boxed_methods]
 impl SourceReads<'_> {
     /// What the servers of this machine listed when they last worked.
-    #[boxed]
     pub async fn lists(&self) -> Result<Vec<SourceListRow>> {
         Ok(query!(all(), self.store.pool(),
             "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?"; self.store.machine_id()))
     }
 
-    #[boxed]
     pub async fn pins(&self) -> Result<Vec<SourcePinRow>> {
         Ok(query!(all(), self.store.pool(),
             "select name, project, basis, tools, resources, templates, prompts, told from source_pin where machine_id = ?";
@@ -336,7 +316,6 @@ impl SourceReads<'_> {
     }
 
     /// Processes of this machine that were started and whose end was not recorded.
-    #[boxed]
     pub async fn processes(&self) -> Result<Vec<SourceProcessRow>> {
         Ok(query!(all(), self.store.pool(),
             r#"select mark, pid as "pid: u32", started, name, project, instance from source_process

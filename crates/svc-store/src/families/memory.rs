@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::{MemoryReads, MemoryWrites};
 use crate::{
-    MemoryFilter, PageSize, Result, SoughtTerm, boxed,
+    MemoryFilter, PageSize, Result, SoughtTerm, boxed, boxed_methods,
     columns::{Columns, DirectRow, Fault, from_json, to_json},
     readers::Rows as _,
     statement::{change, column, query, value},
@@ -56,11 +56,11 @@ macro_rules! memories {
     };
 }
 
+#[boxed_methods]
 impl MemoryWrites<'_> {
     /// Stores a memory. If those who may read it have the same memory in the same category, returns
     /// that one instead. A memory without a project belongs to its session, or to all sessions if
     /// it is shared.
-    #[boxed]
     pub async fn insert(
         &mut self,
         memory: &Memory,
@@ -90,7 +90,6 @@ impl MemoryWrites<'_> {
 
     /// The session that stored a memory, and whether the reader may read it; `None` if the memory
     /// does not exist.
-    #[boxed]
     pub async fn maker(
         &mut self,
         reader: &Reader,
@@ -102,7 +101,6 @@ impl MemoryWrites<'_> {
             id.as_str(), reader.key(), reader.project()))
     }
 
-    #[boxed]
     pub async fn delete(&mut self, id: &MemoryId) -> Result<bool> {
         let done = change!(self.tx, "delete from memory where memory_id = ?"; id.as_str());
         Ok(done > 0)

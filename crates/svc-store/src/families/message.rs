@@ -9,7 +9,7 @@ use svc_model::{
 
 use super::{MessageReads, MessageWrites};
 use crate::{
-    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage, boxed,
+    DeliveryTerms, ListedMessage, MessageRow, PageSize, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault, to_json},
     readers::Rows as _,
     statement::{all_changed, change, column, direct_row, find_value, query, value},
@@ -17,19 +17,7 @@ use crate::{
 
 impl DirectRow for MessageRow {
     fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
-        let id = columns.next("id")?;
-        let message = Message {
-            id: columns.next("message_id")?,
-            kind: columns.next("kind")?,
-            from_peer: columns.next("from_peer")?,
-            to_peer: columns.next("to_peer")?,
-            text: columns.next("text")?,
-            correlation_id: columns.next("correlation_id")?,
-            state: columns.next("state")?,
-            timestamp: columns.next("at")?,
-            provenance: provenance(columns)?,
-        };
-        Ok(Self { id, message })
+        message_row(columns, |columns| columns.next("text"))
     }
 }
 
@@ -39,8 +27,27 @@ impl DirectRow for Message {
     }
 }
 
+fn message_row(
+    columns: &mut Columns<'_>,
+    text: impl FnOnce(&mut Columns<'_>) -> Result<String, Fault>,
+) -> Result<MessageRow, Fault> {
+    let id = columns.next("id")?;
+    let message = Message {
+        id: columns.next("message_id")?,
+        kind: columns.next("kind")?,
+        from_peer: columns.next("from_peer")?,
+        to_peer: columns.next("to_peer")?,
+        text: text(columns)?,
+        correlation_id: columns.next("correlation_id")?,
+        state: columns.next("state")?,
+        timestamp: columns.next("at")?,
+        provenance: provenance(columns)?,
+    };
+    Ok(MessageRow { id, message })
+}
+
 /// Where a message comes from, as its columns `source_tool`, `source_session` and `run_id` have it.
-pub(super) fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>, Fault> {
+fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>, Fault> {
     let tool: Option<SourceTool> = columns.next("source_tool")?;
     let session = columns.next("source_session")?;
     let run: Option<RunId> = columns.next("run_id")?;
@@ -49,23 +56,9 @@ pub(super) fn provenance(columns: &mut Columns<'_>) -> Result<Option<Provenance>
 
 impl DirectRow for ListedMessage {
     fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
-        let id = columns.next("id")?;
-        let message_id = columns.next("message_id")?;
-        let (kind, from_peer) = (columns.next("kind")?, columns.next("from_peer")?);
-        let to_peer = columns.next("to_peer")?;
-        let text = beginning(&columns.next::<Vec<u8>>("text")?);
+        let text = |columns: &mut Columns<'_>| Ok(beginning(&columns.next::<Vec<u8>>("text")?));
+        let MessageRow { id, message } = message_row(columns, text)?;
         let bytes = columns.next("bytes")?;
-        let message = Message {
-            id: message_id,
-            kind,
-            from_peer,
-            to_peer,
-            text,
-            correlation_id: columns.next("correlation_id")?,
-            state: columns.next("state")?,
-            timestamp: columns.next("at")?,
-            provenance: provenance(columns)?,
-        };
         let (from_name, to_name) = (columns.next("from_name")?, columns.next("to_name")?);
         let is_answered: bool = columns.next("is_answered")?;
         let came_to_nothing: bool = columns.next("came_to_nothing")?;
@@ -118,9 +111,9 @@ pub(super) fn row_bytes(row: &MessageRow) -> usize {
     json_bytes(&row.message)
 }
 
+#[boxed_methods]
 impl MessageWrites<'_> {
     /// Stores a message with its state. The history of states is stored by [`Self::note_states`].
-    #[boxed]
     pub async fn insert(
         &mut self,
         message: &Message,
@@ -147,7 +140,6 @@ impl MessageWrites<'_> {
 
     /// Stores a text that several messages share; returns its id. Removed with the last of these
     /// messages.
-    #[boxed]
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64> {
         Ok(value!(self.tx.direct,
             r#"insert into message_text (text) values (?) returning id as "id!""#; text))
@@ -155,7 +147,6 @@ impl MessageWrites<'_> {
 
     /// Stores one message per receiver, each with its own id. `message` has the common values,
     /// including the state; the shared text is stored already.
-    #[boxed]
     pub async fn insert_copies(
         &mut self,
         message: &Message,
@@ -179,7 +170,6 @@ impl MessageWrites<'_> {
 
     /// Appends states to the history of messages, in this order. Leaves the messages' rows
     /// unchanged.
-    #[boxed]
     pub async fn note_states(
         &mut self,
         ids: &[MessageId],
@@ -203,7 +193,6 @@ impl MessageWrites<'_> {
     }
 
     /// Records how messages were offered (`via`). The last call counts, and clears the reason.
-    #[boxed]
     pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
@@ -215,7 +204,6 @@ impl MessageWrites<'_> {
     /// Moves messages through `states`; the last is their new state. One statement for each state
     /// of a single message, two statements for any number of messages, so a full inbox does not
     /// delay other jobs.
-    #[boxed]
     pub async fn advance(
         &mut self,
         ids: &[MessageId],
@@ -235,12 +223,10 @@ impl MessageWrites<'_> {
         all_changed(done, ids.len(), "message")
     }
 
-    #[boxed]
     pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(one(), self.tx.direct, "where message_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>> {
         Ok(query!(all(), self.tx.direct,
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
@@ -250,7 +236,6 @@ impl MessageWrites<'_> {
     /// The message in an inbox that an answer to `asker` refers to: by its id, or by the
     /// correlation id that the asker gave the question. Of several with the same correlation id,
     /// the latest.
-    #[boxed]
     pub async fn answered(
         &mut self,
         to: &PeerId,
@@ -270,13 +255,11 @@ impl MessageWrites<'_> {
             order by id desc limit 1"; to, correlation_id, asker))
     }
 
-    #[boxed]
     pub async fn by_key(&mut self, from: &str, to: &PeerId, key: &str) -> Result<Option<Message>> {
         Ok(messages!(one(), self.tx.direct,
             "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key))
     }
 
-    #[boxed]
     pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id";
@@ -285,7 +268,6 @@ impl MessageWrites<'_> {
 
     /// Messages with this key whose receivers were removed, the oldest first, at most eight. Copies
     /// of a broadcast are left out: each would be read with the broadcast's whole text.
-    #[boxed]
     pub async fn to_removed_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>> {
         Ok(messages!(all(), self.tx.direct,
             "where from_peer = ? and idempotency_key = ? and idempotency_key is not null and type <> 'broadcast'
@@ -294,7 +276,6 @@ impl MessageWrites<'_> {
     }
 
     /// Those of these receivers that have a message with this key from this sender.
-    #[boxed]
     pub async fn receivers_of_key(
         &mut self,
         from: &str,
@@ -310,7 +291,6 @@ impl MessageWrites<'_> {
 
     /// The fingerprint and, if it is complete, the answer of the broadcast that a principal sent as
     /// `from` with this key.
-    #[boxed]
     pub async fn broadcast_of_key(
         &mut self,
         sent_by: &str,
@@ -324,7 +304,6 @@ impl MessageWrites<'_> {
 
     /// The answer of the last complete broadcast of a principal with this key and fingerprint, from
     /// any of its peers, or from `from`: that peer may be gone.
-    #[boxed]
     pub async fn broadcast_answer(
         &mut self,
         sent_by: &str,
@@ -340,7 +319,6 @@ impl MessageWrites<'_> {
     }
 
     /// Notes that a broadcast begins.
-    #[boxed]
     pub async fn begin_broadcast(
         &mut self,
         sent_by: &str,
@@ -355,7 +333,6 @@ impl MessageWrites<'_> {
 
     /// Stores the answer of a broadcast that is complete. Without an answer, forgets the broadcast,
     /// which may be sent again.
-    #[boxed]
     pub async fn end_broadcast(
         &mut self,
         sent_by: &str,
@@ -376,7 +353,6 @@ impl MessageWrites<'_> {
 
     /// Forgets the keys of broadcasts that were sent before `before`, at most `limit`; returns
     /// their number.
-    #[boxed]
     pub async fn forget_broadcasts(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from broadcast where (sent_by, idempotency_key, from_peer) in (
@@ -386,7 +362,6 @@ impl MessageWrites<'_> {
 
     /// Records whether the receiver's turn begins with these messages. If so, the turn's final text
     /// answers the questions among them.
-    #[boxed]
     pub async fn note_turn(&mut self, ids: &[MessageId], begins_turn: bool) -> Result<()> {
         let list = to_json(ids);
         change!(self.tx,
@@ -396,7 +371,6 @@ impl MessageWrites<'_> {
     }
 
     /// The questions with which the receiver's current turn began, in order, with empty texts.
-    #[boxed]
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>> {
         Ok(query!(all(), self.tx.direct,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
@@ -408,7 +382,6 @@ impl MessageWrites<'_> {
 
     /// Records that nobody will answer these questions, and why. They are no longer open; their
     /// state does not change.
-    #[boxed]
     pub async fn close_questions(&mut self, ids: &[MessageId], reason: &str) -> Result<()> {
         let list = to_json(ids);
         let done = change!(self.tx,
@@ -422,22 +395,20 @@ impl MessageWrites<'_> {
     }
 
     /// The number of the turn that a message begins, if it is a reply to a reply.
-    #[boxed]
     pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>> {
         Ok(value!(self.tx.direct,
             r#"select max(turn) as "turn: u32" from message where message_id = ?"#; id))
     }
 }
 
+#[boxed_methods]
 impl MessageReads<'_> {
-    #[boxed]
     pub async fn get(&self, id: &MessageId) -> Result<Option<Message>> {
         Ok(messages!(one(), self.store.near(), "where message_id = ?"; id))
     }
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
-    #[boxed]
     pub async fn peers_of_silent_turns(&self, before: Timestamp) -> Result<Vec<PeerId>> {
         Ok(column!(self.store.pool(),
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
@@ -446,7 +417,6 @@ impl MessageReads<'_> {
     }
 
     /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
-    #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<Message>> {
         // Messages can be large, so the page is also bounded in bytes.
         let page = messages!(page(PageSize::rows(limit), json_bytes), self.store.pool(),
@@ -455,7 +425,6 @@ impl MessageReads<'_> {
         Ok(page.rows)
     }
 
-    #[boxed]
     pub async fn latest_to_operator(&self) -> Result<Option<MessageId>> {
         Ok(find_value!(
             self.store.pool(),
@@ -464,7 +433,6 @@ impl MessageReads<'_> {
         ))
     }
 
-    #[boxed]
     pub async fn deliveries(&self, id: &MessageId) -> Result<Vec<Delivery>> {
         let mut states = query!(all(), self.store.pool(),
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
@@ -475,7 +443,6 @@ impl MessageReads<'_> {
 
     /// Messages between all peers, the latest first, before the sequence number `before`. Texts are
     /// cut to [`limits::LISTED_TEXT_CHARS`].
-    #[boxed]
     pub async fn list(
         &self,
         filter: &MessageFilter,
@@ -493,8 +460,8 @@ impl MessageReads<'_> {
                     r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
                     as blob), 1, ?4) as "text!: Vec<u8>",
-                bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
-                source_tool as "source_tool: SourceTool", source_session, run_id,
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id, bytes,
                 (select display_name from peer where peer_id = from_peer) as "from_name?: String",
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
                 is_answered as "is_answered!: bool", came_to_nothing as "came_to_nothing!: bool"
@@ -517,7 +484,6 @@ impl MessageReads<'_> {
     }
 
     /// Messages to or from a peer, the latest first, before the sequence number `before`.
-    #[boxed]
     pub async fn of_peer(
         &self,
         peer: &PeerId,
@@ -534,7 +500,6 @@ impl MessageReads<'_> {
     }
 
     /// Messages between two peers, the latest first, before the sequence number `before`.
-    #[boxed]
     pub async fn between(
         &self,
         one: &PeerId,

@@ -10,7 +10,7 @@ use svc_model::{
 
 use super::{PeerReads, PeerWrites};
 use crate::{
-    PageSize, PeerRow, Result, RowPage, boxed,
+    PageSize, PeerRow, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault, to_json},
     readers::Rows as _,
     statement::{change, changed, column, find_value, query, value},
@@ -73,16 +73,15 @@ macro_rules! peers {
     };
 }
 
+#[boxed_methods]
 impl PeerWrites<'_> {
     /// The client's permission mode, in the client's own words: whether it asks its person before
     /// it uses tools.
-    #[boxed]
     pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>> {
         Ok(find_value!(self.tx.direct, "select permission_mode from peer where peer_id = ?"; id)
             .flatten())
     }
 
-    #[boxed]
     pub async fn note_permission_mode(&mut self, id: &PeerId, mode: &str) -> Result<()> {
         change!(self.tx,
             "update peer set permission_mode = ?1 where peer_id = ?2 and permission_mode is not ?1";
@@ -90,7 +89,6 @@ impl PeerWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>> {
         Ok(peers!(one(), self.tx.direct, "where peer_id = ?"; id))
     }
@@ -98,7 +96,6 @@ impl PeerWrites<'_> {
     /// The peer with this identity: the session if there is one, else the location. An empty value
     /// matches only an empty value. Of a location, the owner's own peer comes first; the operator
     /// (no owner) gets only its own.
-    #[boxed]
     pub async fn by_identity(
         &mut self,
         backend: &str,
@@ -123,7 +120,6 @@ impl PeerWrites<'_> {
     /// The peer that stands for a session: registered with that session id, or by its own
     /// principal; of several, the latest. A session whose id merely equals a principal's key does
     /// not get that principal's peer.
-    #[boxed]
     pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>> {
         Ok(peers!(one(), self.tx.direct,
             "where owner = ?1 and not exists (
@@ -134,7 +130,6 @@ impl PeerWrites<'_> {
 
     /// Whether a peer of another owner stands for a session whose id differs from `session` only in
     /// case. Keys are compared without case, so both would have the same key.
-    #[boxed]
     pub async fn is_session_of_another_in_other_case(
         &mut self,
         session: &str,
@@ -148,7 +143,6 @@ impl PeerWrites<'_> {
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
-    #[boxed]
     pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>> {
         Ok(peers!(one(), self.tx.direct,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
@@ -157,7 +151,6 @@ impl PeerWrites<'_> {
 
     /// Peers of open sessions of this client which hooks reported and which no hosted agent has, at
     /// most `limit`: free ones first, then the latest seen.
-    #[boxed]
     pub async fn attended(&mut self, backend: &str, limit: u32) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.tx.direct,
             "where backend = ? and session_id <> '' and status <> 'offline'
@@ -168,15 +161,12 @@ impl PeerWrites<'_> {
     }
 
     /// Peers that the operator acts as, the latest seen first.
-    #[boxed]
     pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>> {
-        let ids = column!(self.tx.direct,
-            r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
-            order by last_seen desc limit ?"#; limit);
-        Ok(ids.into_iter().map(PeerId::from).collect())
+        Ok(column!(self.tx.direct,
+            r#"select peer_id as "peer_id!: PeerId" from peer where owner is null and session_id = ''
+            order by last_seen desc limit ?"#; limit))
     }
 
-    #[boxed]
     pub async fn put(&mut self, row: &PeerRow) -> Result<()> {
         let peer = &row.peer;
         let id = peer.peer_id.as_str();
@@ -209,7 +199,6 @@ impl PeerWrites<'_> {
     }
 
     /// Stores the fields that heartbeats and time change: state and last contact.
-    #[boxed]
     pub async fn touch(&mut self, peer: &Peer) -> Result<()> {
         let id = peer.peer_id.as_str();
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
@@ -219,14 +208,12 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    #[boxed]
     pub async fn set_open_calls(&mut self, id: &PeerId, calls: &OpenCalls) -> Result<()> {
         let (id, calls) = (id.as_str(), to_json(calls));
         let done = change!(self.tx, "update peer set open_calls = ? where peer_id = ?"; calls, id);
         changed(done, "peer", id)
     }
 
-    #[boxed]
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx,
             "update peer set pid = null, process_started = null, machine_id = '' where peer_id = ?";
@@ -234,7 +221,6 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    #[boxed]
     pub async fn delete(&mut self, id: &PeerId) -> Result<()> {
         let done = change!(self.tx, "delete from peer where peer_id = ?"; id);
         changed(done, "peer", id)
@@ -242,7 +228,6 @@ impl PeerWrites<'_> {
 
     /// The number of peers that a broadcast of `from` reaches, without those that already have a
     /// message with this key. Leaves out the same peers as [`Self::ids`].
-    #[boxed]
     pub async fn count_receivers(
         &mut self,
         circle: Option<&str>,
@@ -267,7 +252,6 @@ impl PeerWrites<'_> {
     /// Ids of peers, or of those in `circle`, sorted, each with its status: those after `after`, at
     /// most `limit`. Leaves out peers of ended agents, because their messages reach no later agent
     /// of the same name.
-    #[boxed]
     pub async fn ids(
         &mut self,
         circle: Option<&str>,
@@ -288,7 +272,6 @@ impl PeerWrites<'_> {
     }
 
     /// Whether a peer is that of a live hosted agent, whose messages become turns.
-    #[boxed]
     pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool> {
         Ok(value!(self.tx.direct,
             r#"select exists (
@@ -298,13 +281,12 @@ impl PeerWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl PeerReads<'_> {
-    #[boxed]
     pub async fn get(&self, id: &PeerId) -> Result<Option<PeerRow>> {
         Ok(peers!(one(), self.store.near(), "where peer_id = ?"; id))
     }
 
-    #[boxed]
     pub async fn of_session(&self, session: &str) -> Result<Option<PeerRow>> {
         Ok(peers!(one(), self.store.near(),
             "where owner = ?1 and not exists (
@@ -315,7 +297,6 @@ impl PeerReads<'_> {
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
-    #[boxed]
     pub async fn of_key(&self, key: &str) -> Result<Option<PeerRow>> {
         Ok(peers!(one(), self.store.near(),
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
@@ -324,7 +305,6 @@ impl PeerReads<'_> {
 
     /// The session of a client's process, among those whose peers the operator registered; of
     /// several, the latest seen.
-    #[boxed]
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>> {
         Ok(find_value!(self.store.pool(),
             "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
@@ -334,7 +314,6 @@ impl PeerReads<'_> {
 
     /// Peers with exactly this name, by status, of each status the latest registered first, at most
     /// `limit`. The statuses are named, so that an index finds the name.
-    #[boxed]
     pub async fn named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.pool(),
             "where status_rank in (0, 1, 2, 3, 4, 5) and display_name = ?
@@ -344,7 +323,6 @@ impl PeerReads<'_> {
 
     /// Peers of sessions that the daemon does not host, the latest seen first, after the cursor
     /// `before`, at most `limit`.
-    #[boxed]
     pub async fn of_sessions(
         &self,
         before: Option<(Timestamp, &PeerId)>,
@@ -359,7 +337,6 @@ impl PeerReads<'_> {
     }
 
     /// Peers whose ids begin with `prefix`, in list order, at most `limit`.
-    #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.pool(),
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2";
@@ -368,7 +345,6 @@ impl PeerReads<'_> {
 
     /// Peers with this session id, ignoring case, and a peer without a session whose own id it is;
     /// in list order, at most `limit`.
-    #[boxed]
     pub async fn of_session_key(&self, session_id: &str, limit: u32) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.near(),
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
@@ -377,7 +353,6 @@ impl PeerReads<'_> {
 
     /// Peers in list order (state, name, id) after the cursor `after`. A path filter matches only
     /// peers whose path the reader may see.
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -408,7 +383,6 @@ impl PeerReads<'_> {
     /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
     /// clock was set back), or in a process that may have exited. Leaves out those in processes of
     /// another machine, whose state only that machine's daemon knows.
-    #[boxed]
     pub async fn stale(&self, before: Timestamp, now: Timestamp) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.pool(),
             "where status <> 'offline' and machine_id in ('', ?3)
@@ -417,7 +391,6 @@ impl PeerReads<'_> {
     }
 
     /// Peers of this client on this machine whose process is known and that are reachable.
-    #[boxed]
     pub async fn in_processes(&self, backend: &str) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.pool(),
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
@@ -426,7 +399,6 @@ impl PeerReads<'_> {
     }
 
     /// Like [`Self::in_processes`], only those in the state `waiting`.
-    #[boxed]
     pub async fn waiting_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.pool(),
             "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''
@@ -434,7 +406,6 @@ impl PeerReads<'_> {
     }
 
     /// Peers of processes and of live hosted agents on a machine, unless they are offline.
-    #[boxed]
     pub async fn on_machine(&self, machine: &MachineId) -> Result<Vec<PeerRow>> {
         Ok(peers!(all(), self.store.pool(),
             "where status <> 'offline' and (machine_id = ?1 or owner in (
@@ -443,7 +414,6 @@ impl PeerReads<'_> {
     }
 
     /// Peers whose vendor rejects them because of a usage limit.
-    #[boxed]
     pub async fn limited(&self) -> Result<Vec<PeerRow>> {
         Ok(peers!(
             all(),
@@ -453,7 +423,6 @@ impl PeerReads<'_> {
     }
 
     /// Whether another session that has not ended runs in the process of a peer.
-    #[boxed]
     pub async fn shares_its_process(&self, id: &PeerId) -> Result<bool> {
         Ok(value!(self.store.pool(),
             r#"select exists (
@@ -467,7 +436,6 @@ impl PeerReads<'_> {
 
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
-    #[boxed]
     pub async fn longest_silence(&self) -> Result<Option<Timestamp>> {
         Ok(value!(
             self.store.pool(),

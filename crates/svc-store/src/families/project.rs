@@ -4,7 +4,7 @@ use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name
 
 use super::{ProjectReads, ProjectWrites};
 use crate::{
-    FolderDecision, PageSize, Result, RowPage, boxed,
+    FolderDecision, PageSize, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault},
     readers::Rows as _,
     statement::{change, column, direct_row, find_value, query, value},
@@ -34,9 +34,9 @@ macro_rules! decisions {
     };
 }
 
+#[boxed_methods]
 impl ProjectReads<'_> {
     /// The project that was decided for a folder of this machine.
-    #[boxed]
     pub async fn decision(&self, folder: &str) -> Result<Option<FolderDecision>> {
         let here = self.store.machine_id();
         Ok(
@@ -44,20 +44,17 @@ impl ProjectReads<'_> {
         )
     }
 
-    #[boxed]
     pub async fn of_alias(&self, name: &str) -> Result<Option<String>> {
         Ok(find_value!(self.store.near(),
             "select project from project_alias where name = ?"; name))
     }
 
-    #[boxed]
     pub async fn aliases(&self, project: &str) -> Result<Vec<String>> {
         Ok(column!(self.store.near(),
             "select name from project_alias where project = ? order by name"; project))
     }
 
     /// The folders of a project on this machine, the last used first.
-    #[boxed]
     pub async fn folders_here(&self, project: &str, limit: u32) -> Result<Vec<String>> {
         Ok(column!(self.store.pool(),
             "select folder from project_folder where project = ? and machine_id = ?
@@ -65,7 +62,6 @@ impl ProjectReads<'_> {
     }
 
     /// The folders of a project on all machines, the last used first.
-    #[boxed]
     pub async fn folders(&self, project: &str, limit: u32) -> Result<Vec<ProjectFolder>> {
         Ok(query!(all(),
             r#"select f.machine_id as "machine_id!: MachineId", m.name as "machine!", f.folder as "folder!",
@@ -75,7 +71,6 @@ impl ProjectReads<'_> {
             project, limit))
     }
 
-    #[boxed]
     pub async fn list(&self, after: Option<&str>, size: PageSize) -> Result<RowPage<String>> {
         let limit = size.limit();
         let page: RowPage<(String,)> = query!(page(size, json_bytes), self.store.pool(),
@@ -85,11 +80,11 @@ impl ProjectReads<'_> {
     }
 }
 
+#[boxed_methods]
 impl ProjectWrites<'_> {
     /// Decides the project of a folder of this machine, unless it is decided: the project of `main`
     /// if the folder is a worktree of it, else the project with the name, else a new one. Returns
     /// the project.
-    #[boxed]
     pub async fn decide(
         &mut self,
         folder: &str,
@@ -132,7 +127,6 @@ impl ProjectWrites<'_> {
     /// Updates the project of a folder by what its repository says now: that the folder is a
     /// worktree of `main`, or the name of its remote. A project that had no remote keeps its
     /// folders and rows and gets the name, unless another project has it.
-    #[boxed]
     pub async fn follow(
         &mut self,
         folder: &str,
@@ -165,7 +159,6 @@ impl ProjectWrites<'_> {
         Ok(moved(project, None))
     }
 
-    #[boxed]
     pub async fn touch(&mut self, folder: &str) -> Result<()> {
         change!(self.tx,
             "update project_folder set used_at = ? where machine_id = ? and folder = ?";
@@ -174,7 +167,6 @@ impl ProjectWrites<'_> {
     }
 
     /// The folders of a project on this machine, the last used first.
-    #[boxed]
     pub async fn folders_here(&mut self, project: &str, limit: u32) -> Result<Vec<String>> {
         Ok(column!(self.tx.direct,
             "select folder from project_folder where project = ? and machine_id = ?
@@ -182,7 +174,6 @@ impl ProjectWrites<'_> {
     }
 
     /// The project that was decided for a folder of this machine.
-    #[boxed]
     pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>> {
         Ok(decisions!(one(), self.tx.direct,
             "where machine_id = ? and folder = ?"; self.tx.machine, folder))

@@ -8,7 +8,7 @@ use svc_model::{
 
 use super::{RequestReads, RequestWrites};
 use crate::{
-    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, boxed,
+    PageSize, RequestAnswerRow, RequestRow, Result, RowPage, boxed_methods,
     columns::{Columns, DirectRow, Fault, to_json},
     readers::Rows as _,
     statement::{change, changed, query},
@@ -68,26 +68,23 @@ macro_rules! requests {
     };
 }
 
+#[boxed_methods]
 impl RequestWrites<'_> {
-    #[boxed]
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
         Ok(requests!(one(), self.tx.direct, "where r.request_id = ?"; id.as_str()))
     }
 
-    #[boxed]
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>> {
         Ok(requests!(all(), self.tx.direct,
             "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; agent))
     }
 
-    #[boxed]
     pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>> {
         Ok(requests!(all(), self.tx.direct,
             "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at";
             session))
     }
 
-    #[boxed]
     pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>> {
         Ok(requests!(one(), self.tx.direct,
             "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1";
@@ -95,7 +92,6 @@ impl RequestWrites<'_> {
     }
 
     /// Stores a request; returns whether it is new.
-    #[boxed]
     pub async fn insert(&mut self, row: &RequestRow) -> Result<bool> {
         let id = row.request_id.as_str();
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
@@ -113,7 +109,6 @@ impl RequestWrites<'_> {
     }
 
     /// Stores the question and the options of an open request.
-    #[boxed]
     pub async fn describe(&mut self, row: &RequestRow) -> Result<()> {
         let id = row.request_id.as_str();
         let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
@@ -127,7 +122,6 @@ impl RequestWrites<'_> {
 
     /// Records the answer that the client of an open request is given; returns whether it is the
     /// first.
-    #[boxed]
     pub async fn set_answering(
         &mut self,
         id: &AgentRequestId,
@@ -141,7 +135,6 @@ impl RequestWrites<'_> {
     }
 
     /// Clears the answer of an open request, because its client was not given it.
-    #[boxed]
     pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<()> {
         change!(self.tx,
             "update request set answering = null where request_id = ? and closed_at is null";
@@ -150,7 +143,6 @@ impl RequestWrites<'_> {
     }
 
     /// Gives an open request its options: somebody can answer it here.
-    #[boxed]
     pub async fn offer_options(
         &mut self,
         id: &AgentRequestId,
@@ -164,7 +156,6 @@ impl RequestWrites<'_> {
     }
 
     /// Takes the options from an open request: nobody can answer it here any more.
-    #[boxed]
     pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool> {
         let done = change!(self.tx,
             "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'";
@@ -173,7 +164,6 @@ impl RequestWrites<'_> {
     }
 
     /// Stores another answer to a request that is over: the one on record was wrong.
-    #[boxed]
     pub async fn correct(&mut self, id: &AgentRequestId, answer: &RequestAnswerRow) -> Result<()> {
         let (key, words) = (id.as_str(), words(answer));
         let done = change!(self.tx,
@@ -183,7 +173,6 @@ impl RequestWrites<'_> {
         changed(done, "request", key)
     }
 
-    #[boxed]
     pub async fn close(&mut self, id: &AgentRequestId, answer: &RequestAnswerRow) -> Result<()> {
         let (key, words) = (id.as_str(), words(answer));
         let done = change!(self.tx,
@@ -194,14 +183,13 @@ impl RequestWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl RequestReads<'_> {
-    #[boxed]
     pub async fn get(&self, id: &AgentRequestId) -> Result<Option<RequestRow>> {
         Ok(requests!(one(), self.store.pool(), "where r.request_id = ?"; id.as_str()))
     }
 
     /// Requests, the latest first, before the cursor `before`.
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -219,7 +207,6 @@ impl RequestReads<'_> {
     }
 
     /// Open requests of attended sessions, the oldest first.
-    #[boxed]
     pub async fn open_prompts(&self) -> Result<Vec<RequestRow>> {
         Ok(requests!(
             all(),

@@ -8,7 +8,7 @@ use svc_model::{
 
 use super::{SearchReads, SearchWrites, journal::ghaps_at};
 use crate::{
-    Frequencies, Result, SearchCandidate, SearchFilter, boxed,
+    Frequencies, Result, SearchCandidate, SearchFilter, boxed, boxed_methods,
     columns::{from_json, to_json},
     readers::Rows as _,
     statement::{change, changed, column, query, value},
@@ -52,10 +52,10 @@ impl SearchWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl SearchReads<'_> {
     /// The number of searchable records, and for each term the number of records that have it;
     /// unknown terms are left out.
-    #[boxed]
     pub async fn frequencies(&self, terms: &[&str]) -> Result<Frequencies> {
         let terms = to_json(terms);
         let (all, each): (i64, String) = frequencies!(row(), self.store.pool(); terms);
@@ -65,7 +65,6 @@ impl SearchReads<'_> {
     /// [`frequencies`](Self::frequencies), and for words that no record has, a term that may be
     /// meant: each such word with its term. `parts` has a query of the trigram table for each word
     /// that may be misspelt; only the first few unknown words are queried.
-    #[boxed]
     pub async fn known(
         &self,
         terms: &[&str],
@@ -107,7 +106,6 @@ impl SearchReads<'_> {
 
     /// Row ids of the records that have each term and that the reader may read; for a session, the
     /// latest of each term.
-    #[boxed]
     pub async fn postings(
         &self,
         reader: &Reader,
@@ -187,7 +185,6 @@ impl SearchReads<'_> {
 
     /// The latest records that have a term and that the reader may read, however many have the
     /// term.
-    #[boxed]
     pub async fn latest(
         &self,
         reader: &Reader,
@@ -207,7 +204,6 @@ impl SearchReads<'_> {
     }
 
     /// Records by their row ids, with their terms.
-    #[boxed]
     pub async fn candidates(&self, ids: &[i64]) -> Result<Vec<SearchCandidate>> {
         let ids = to_json(ids);
         let candidates = value!(self.store.pool(),
@@ -221,7 +217,6 @@ impl SearchReads<'_> {
     }
 
     /// Complete records by their row ids, in any order.
-    #[boxed]
     pub async fn ghaps(&self, ids: &[i64]) -> Result<Vec<Ghap>> {
         ghaps_at(self.store, &to_json(ids)).await
     }

@@ -9,6 +9,7 @@ use svc_model::{
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
 use crate::{
     PageSize, Result, RowPage, SessionRestrictions, SessionStart, ToolCall, ToolCallCount, boxed,
+    boxed_methods,
     columns::{Columns, DirectRow, Fault, non_empty, to_json},
     readers::Rows as _,
     statement::{change, changed, column, direct_row, fields, find_value, query, value},
@@ -55,8 +56,8 @@ macro_rules! sessions {
     };
 }
 
+#[boxed_methods]
 impl SessionWrites<'_> {
-    #[boxed]
     pub async fn begin(&mut self, start: &SessionStart) -> Result<()> {
         change!(self.tx,
             "update session set created_by = ?2 where session_id = ?1 and created_by = 'removed'";
@@ -74,7 +75,6 @@ impl SessionWrites<'_> {
 
     /// Creates the session if it is missing, and records that it is alive. Reopens an ended
     /// session. A session that has no project gets this one.
-    #[boxed]
     pub async fn touch(
         &mut self,
         session_id: &str,
@@ -91,19 +91,16 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(one(), self.tx.direct,
             "where s.session_id = ? and s.created_by <> 'removed'"; session_id))
     }
 
-    #[boxed]
     pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>> {
         Ok(owners!(one(), self.tx.direct, "where session_id = ?"; session_id))
     }
 
     /// Restrictions on who may use a session, besides its owner.
-    #[boxed]
     pub async fn lock(&mut self, session_id: &str) -> Result<SessionRestrictions> {
         let row = fields!(one(), self.tx.direct,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
@@ -115,7 +112,6 @@ impl SessionWrites<'_> {
         }))
     }
 
-    #[boxed]
     pub async fn put_secret(&mut self, session_id: &str, secret: &TokenHash) -> Result<()> {
         let secret = secret.as_slice();
         change!(self.tx, "update session set secret = ? where session_id = ?"; secret, session_id);
@@ -123,7 +119,6 @@ impl SessionWrites<'_> {
     }
 
     /// Removes the secrets of those sessions of `ids` that ended before `before`.
-    #[boxed]
     pub async fn forget_secrets(&mut self, ids: &[String], before: Timestamp) -> Result<()> {
         let ids = to_json(&ids);
         change!(self.tx,
@@ -133,7 +128,6 @@ impl SessionWrites<'_> {
     }
 
     /// The open sessions of this owner, the latest seen first, at most `limit`.
-    #[boxed]
     pub async fn open_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
         let owner = owner.to_string();
         Ok(column!(self.tx.direct,
@@ -145,7 +139,6 @@ impl SessionWrites<'_> {
     /// key is `from` (`None`: the operator). Returns these peers. The caller then sets the
     /// visibility of their streams and of the session's
     /// ([`set_visibility`](super::StreamWrites::set_visibility)).
-    #[boxed]
     pub async fn adopt(
         &mut self,
         session_id: &str,
@@ -156,13 +149,11 @@ impl SessionWrites<'_> {
         let done = change!(self.tx,
             "update session set created_by = ? where session_id = ?"; owner, session_id);
         changed(done, "session", session_id)?;
-        let peers = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
-            returning peer_id as "peer_id!: String""#; to, session_id, from);
-        Ok(peers.into_iter().map(PeerId::from).collect())
+            returning peer_id as "peer_id!: PeerId""#; to, session_id, from))
     }
 
-    #[boxed]
     pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<()> {
         let done = change!(self.tx,
             "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?";
@@ -171,7 +162,6 @@ impl SessionWrites<'_> {
     }
 
     /// Sessions of this owner, open and ended, at most `limit`.
-    #[boxed]
     pub async fn all_of(&mut self, owner: &Principal, limit: u32) -> Result<Vec<String>> {
         let owner = owner.to_string();
         Ok(column!(self.tx.direct,
@@ -184,7 +174,6 @@ impl SessionWrites<'_> {
     /// outcomes name their session, so a session that has any keeps its row, without an owner and
     /// hidden from the reads of sessions. The operator who begins a session with that id gets the
     /// row; a client that does has a session of its own.
-    #[boxed]
     pub async fn remove(&mut self, session_id: &str) -> Result<()> {
         change!(self.tx,
             "delete from request where session_key = ? and agent_id is null"; session_id);
@@ -205,7 +194,6 @@ impl SessionWrites<'_> {
 
     /// Replaces the times that this job wrote by the event's time, for an event that was reported
     /// late because the daemon was down.
-    #[boxed]
     pub async fn date(&mut self, session_id: &str, at: Timestamp, is_new: bool) -> Result<()> {
         let done = change!(self.tx,
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
@@ -215,19 +203,17 @@ impl SessionWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl SessionReads<'_> {
-    #[boxed]
     pub async fn get(&self, session_id: &str) -> Result<Option<Session>> {
         Ok(sessions!(one(), self.store.near(),
             "where s.session_id = ? and s.created_by <> 'removed'"; session_id))
     }
 
-    #[boxed]
     pub async fn owner(&self, session_id: &str) -> Result<Option<Ownership>> {
         Ok(owners!(one(), self.store.near(), "where session_id = ?"; session_id))
     }
 
-    #[boxed]
     pub async fn latest_of(&self, owner: &Principal) -> Result<Option<String>> {
         let owner = owner.to_string();
         Ok(find_value!(self.store.pool(),
@@ -236,7 +222,6 @@ impl SessionReads<'_> {
     }
 
     /// Sessions with a secret that ended before `before`, at most `limit`.
-    #[boxed]
     pub async fn to_forget(&self, before: Timestamp, limit: u32) -> Result<Vec<String>> {
         Ok(column!(self.store.pool(),
             r#"select session_id as "session_id!" from session
@@ -244,7 +229,6 @@ impl SessionReads<'_> {
     }
 
     /// Sessions that the reader may read, the latest seen first.
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -280,7 +264,6 @@ impl SessionReads<'_> {
 
     /// Sessions that the reader may read and whose ids begin with `prefix`, open ones first, at
     /// most `limit`.
-    #[boxed]
     pub async fn with_prefix(
         &self,
         reader: &Reader,
@@ -295,10 +278,10 @@ impl SessionReads<'_> {
     }
 }
 
+#[boxed_methods]
 impl ToolCountWrites<'_> {
     /// Counts a tool call of a session that exists. Of concurrent calls, exactly one is told that a
     /// check-in is due.
-    #[boxed]
     pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount> {
         let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
         if let Some(tool_name) = &call.tool_name {
@@ -319,7 +302,6 @@ impl ToolCountWrites<'_> {
 
     /// Counts one call within a larger job; returns the calls since the last reset, including this
     /// one. The session must exist.
-    #[boxed]
     pub async fn count_tool(
         &mut self,
         session_id: &str,
@@ -354,7 +336,6 @@ impl ToolCountWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<()> {
         change!(self.tx,
             "update session_counter set since = 0 where session_id = ? and agent_id = ?";

@@ -12,7 +12,7 @@ use svc_model::{
 
 use super::{EventReads, StreamReads, StreamWrites};
 use crate::{
-    FeedScope, LogPage, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed,
+    FeedScope, PageSize, Result, RowPage, StoreError, StreamState, StreamView, boxed_methods,
     bus::StreamChange,
     columns::{Columns, DirectRow, Fault, VisibilityColumns, to_json, visibility_of},
     readers::Rows as _,
@@ -23,30 +23,39 @@ use crate::{
 /// How the names of streams begin that were taken out of the log and still have events.
 pub(super) const RETIRED: &str = "removed/";
 
+impl DirectRow for StreamView {
+    fn read(columns: &mut Columns<'_>) -> Result<Self, Fault> {
+        let (id, closed_at) = (columns.next("id")?, columns.next::<Option<i64>>("closed_at")?);
+        let visibility: String = columns.next("visibility")?;
+        let (owner, runner) = (columns.next("owner")?, columns.next("runner")?);
+        let visibility = visibility_of(&visibility, owner, runner, columns.next("project")?);
+        let (floor, head) = (columns.next("floor")?, columns.next("head")?);
+        Ok(Self { id, floor, head, closed: closed_at.is_some(), visibility })
+    }
+}
+
+macro_rules! stream_views {
+    ($from:expr, $name:expr) => {
+        query!(one() as StreamView, $from,
+            r#"select id, closed_at, visibility, owner, runner, project,
+                (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
+                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
+            from stream where name = ?"#; $name.as_str())
+    };
+}
+
+#[boxed_methods]
 impl StreamWrites<'_> {
-    #[boxed]
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
         }
-        let row = fields!(one(), self.tx.direct,
-            {
-                id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
-                runner: Option<String>, project: Option<String>, head: i64
-            },
-            r#"select id, closed_at, visibility, owner, runner, project,
-                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#; name.as_str());
-        let state = row.map(|row| StreamState {
-            id: row.id,
-            head: row.head,
-            closed: row.closed_at.is_some(),
-            visibility: Arc::new(visibility_of(
-                &row.visibility,
-                row.owner,
-                row.runner,
-                row.project,
-            )),
+        let view = stream_views!(self.tx.direct, name);
+        let state = view.map(|StreamView { id, head, closed, visibility, .. }| StreamState {
+            id,
+            head,
+            closed,
+            visibility: Arc::new(visibility),
         });
         if let Some(state) = &state {
             self.tx.streams.insert(name.shared(), state.clone());
@@ -55,7 +64,6 @@ impl StreamWrites<'_> {
     }
 
     /// The state of the stream `name`. A missing stream is created with this visibility.
-    #[boxed]
     pub async fn open(
         &mut self,
         name: &StreamName,
@@ -76,7 +84,6 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
-    #[boxed]
     pub async fn close(&mut self, name: &StreamName) -> Result<()> {
         let text = name.as_str();
         let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
@@ -92,7 +99,6 @@ impl StreamWrites<'_> {
     /// Takes a stream's name away, if there is a stream of that name: from the commit on nobody
     /// finds it, and its name is free. [`remove_retired`](super::Upkeep::remove_retired) then
     /// removes its events, in bounded jobs, also after a crash.
-    #[boxed]
     pub async fn retire(&mut self, name: &StreamName) -> Result<()> {
         let Some(before) = self.state(name).await? else { return Ok(()) };
         let retired = format!("{RETIRED}{}", before.id);
@@ -109,7 +115,6 @@ impl StreamWrites<'_> {
 
     /// Seqs of those events whose producer ids the stream already has, in the table or in the
     /// current commit.
-    #[boxed]
     pub async fn known_producer_ids(
         &mut self,
         name: &StreamName,
@@ -147,7 +152,6 @@ impl StreamWrites<'_> {
     }
 
     /// Sets the visibility of a stream, if it exists. Its readers are checked again.
-    #[boxed]
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
@@ -170,28 +174,12 @@ impl StreamWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl StreamReads<'_> {
-    #[boxed]
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>> {
-        let row = fields!(one(), self.store.pool(),
-            {
-                id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
-                runner: Option<String>, project: Option<String>, floor: i64, head: i64
-            },
-            r#"select id, closed_at, visibility, owner, runner, project,
-                (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
-                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#; name.as_str());
-        Ok(row.map(|row| StreamView {
-            id: row.id,
-            floor: row.floor,
-            head: row.head,
-            closed: row.closed_at.is_some(),
-            visibility: visibility_of(&row.visibility, row.owner, row.runner, row.project),
-        }))
+        Ok(stream_views!(self.store.pool(), name))
     }
 
-    #[boxed]
     pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>> {
         Ok(find_value!(self.store.pool(),
             r#"select e.at as "at!: Timestamp" from event e
@@ -201,7 +189,6 @@ impl StreamReads<'_> {
 
     /// Which of these streams have events after the position `after`: names, and the last position
     /// of each.
-    #[boxed]
     pub async fn moved(
         &self,
         reader: &Reader,
@@ -221,7 +208,6 @@ impl StreamReads<'_> {
     }
 
     /// Streams, the latest first: those created before the stream with the row id `before`.
-    #[boxed]
     pub async fn latest(
         &self,
         reader: &Reader,
@@ -238,7 +224,6 @@ impl StreamReads<'_> {
     }
 
     /// Names of streams that begin with `prefix`, sorted.
-    #[boxed]
     pub async fn names(&self, reader: &Reader, prefix: &str, limit: u32) -> Result<Vec<String>> {
         let beyond = format!("{prefix}\x7f");
         Ok(column!(self.store.pool(),
@@ -288,14 +273,9 @@ impl DirectRow for Event {
     }
 }
 
-fn stream_page(page: RowPage<StreamRow>, name: &StreamName) -> LogPage {
-    let events = page.rows.into_iter().map(|row| row.event(name.clone())).collect();
-    LogPage { events, more: page.more }
-}
-
+#[boxed_methods]
 impl EventReads<'_> {
     /// The last position whose event is older than `before`; `None` if there is none.
-    #[boxed]
     pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>> {
         // Positions follow time, except after a clock was set back. A scan from the oldest event
         // suffices: it stops at the first event that is not older, and retention keeps it short.
@@ -308,7 +288,6 @@ impl EventReads<'_> {
     }
 
     /// When the oldest event was appended; `None` without events.
-    #[boxed]
     pub async fn first_at(&self) -> Result<Option<Timestamp>> {
         Ok(find_value!(
             self.store.pool(),
@@ -317,7 +296,6 @@ impl EventReads<'_> {
     }
 
     /// The highest position that retention removed, and the highest position of the log.
-    #[boxed]
     pub async fn bounds(&self) -> Result<(i64, i64)> {
         let row = fields!(row(), self.store.pool(), { trimmed: Option<i64>, head: Option<i64> },
             r#"select
@@ -327,7 +305,6 @@ impl EventReads<'_> {
     }
 
     /// Events of one stream after `after`, in order. `kind` filters.
-    #[boxed]
     pub async fn of_stream(
         &self,
         stream: i64,
@@ -335,18 +312,17 @@ impl EventReads<'_> {
         after: Seq,
         kind: Option<&str>,
         take: PageSize,
-    ) -> Result<LogPage> {
+    ) -> Result<RowPage<Event>> {
         let limit = take.limit();
         let page = query!(page(take, |row: &StreamRow| row.data.len()), self.store.pool(),
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
             order by seq limit ?4"#; stream, after, kind, limit);
-        Ok(stream_page(page, name))
+        Ok(page.map(|row| row.event(name.clone())))
     }
 
     /// Events of one kind in a stream before the seq `before`, the latest first. The cost depends
     /// on the rows read, not on the length of the stream.
-    #[boxed]
     pub async fn before(
         &self,
         stream: i64,
@@ -354,18 +330,33 @@ impl EventReads<'_> {
         before: Seq,
         kind: &str,
         take: PageSize,
-    ) -> Result<LogPage> {
+    ) -> Result<RowPage<Event>> {
         let limit = take.limit();
         let page = query!(page(take, |row: &StreamRow| row.data.len()), self.store.pool(),
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ? and seq < ? and kind = ?
             order by seq desc limit ?"#; stream, before, kind, limit);
-        Ok(stream_page(page, name))
+        Ok(page.map(|row| row.event(name.clone())))
+    }
+
+    /// The number of entries of an agent's conversation before the seq `before`; calls of tools and
+    /// their results count if `with_tools`. Reads no texts in that case.
+    pub async fn count_chat_entries(
+        &self,
+        stream: i64,
+        before: Seq,
+        with_tools: bool,
+    ) -> Result<u64> {
+        Ok(value!(self.store.pool(),
+            r#"select count(*) as "count!: i64" from event
+            where stream_id = ?1 and seq < ?2 and kind = 'chat_entry'
+                and (?3 or coalesce(data ->> '$.chat_entry' ->> '$.role', '') <> 'tool')"#;
+            stream, before, with_tools)
+        .cast_unsigned())
     }
 
     /// Events of several streams after the position `after` and up to `until`, in order. `kind`
     /// filters.
-    #[boxed]
     pub async fn of_feed(
         &self,
         scope: &FeedScope,
@@ -373,7 +364,7 @@ impl EventReads<'_> {
         until: i64,
         kind: Option<&str>,
         take: PageSize,
-    ) -> Result<LogPage> {
+    ) -> Result<RowPage<Event>> {
         if kind.is_none() && self.is_of_few_streams(scope).await? {
             return self.of_few_streams(scope, after, until, take).await;
         }
@@ -395,14 +386,13 @@ impl EventReads<'_> {
             };
         }
         // Frames are most of the log, so they have no index of their kind.
-        let page = match kind {
+        Ok(match kind {
             None | Some("frame") => page!("event e", "true"),
             // Names the index, because statistics may make a range of positions look as cheap.
             Some(_) => {
                 page!("event e indexed by event_kind", "e.kind = ?4 and e.kind <> 'frame'")
             }
-        };
-        Ok(LogPage { events: page.rows, more: page.more })
+        })
     }
 
     /// Whether a scope has so few streams that a page is read stream by stream.
@@ -427,10 +417,10 @@ impl EventReads<'_> {
         after: i64,
         until: i64,
         take: PageSize,
-    ) -> Result<LogPage> {
+    ) -> Result<RowPage<Event>> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
         let reader = scope.reader();
-        let page = query!(page(take, |event: &Event| event.data.len()), self.store.pool(),
+        Ok(query!(page(take, |event: &Event| event.data.len()), self.store.pool(),
             r#"with recursive place (id, name, low, high) as (
                 select s.id, s.name, (select coalesce(min(seq), 1) - 1 from event where stream_id = s.id),
                     (select coalesce(max(seq), 0) from event where stream_id = s.id)
@@ -452,8 +442,7 @@ impl EventReads<'_> {
             cross join event e on e.stream_id = p.id and e.seq > p.low and e.seq <= p.low + ?5
             where p.low = p.high and e.position <= ?4
             order by e.position limit ?5"#;
-            after, lowest, beyond, until, limit, reader.level(), reader.owner(), reader.project());
-        Ok(LogPage { events: page.rows, more: page.more })
+            after, lowest, beyond, until, limit, reader.level(), reader.owner(), reader.project()))
     }
 }
 
@@ -525,7 +514,7 @@ mod tests {
             let scope = FeedScope::prefix("x/", reader.clone());
             let size = PageSize::rows(100);
             let page = test.store.events().of_feed(&scope, 0, i64::MAX, None, size).await.unwrap();
-            let fed = page.events.iter().map(|event| event.stream.as_str().to_owned());
+            let fed = page.rows.iter().map(|event| event.stream.as_str().to_owned());
             assert_eq!(fed.collect::<Vec<_>>(), expected, "{reader:?}");
             let head = i64::try_from(streams.len()).unwrap();
             let frames = test.store.frames().of_feed(&scope, 0, head).await.unwrap().unwrap();
@@ -587,7 +576,7 @@ mod tests {
             let (events, size) = (test.store.events(), PageSize::rows(rows));
             events.of_feed(scope, after, i64::MAX, None, size).await.unwrap()
         };
-        let log = page(&all, 0, 1_000).await.events;
+        let log = page(&all, 0, 1_000).await.rows;
         for prefix in ["a", "a/", "a/3", "b", "c"] {
             let scope = FeedScope::prefix(prefix, Reader::All);
             for after in [0, 7, 49, 50, 51, 120, 199, 200, 900] {
@@ -599,7 +588,7 @@ mod tests {
                     .collect();
                 let found = page(&scope, after, 5).await;
                 assert_eq!(
-                    found.events.iter().collect::<Vec<_>>(),
+                    found.rows.iter().collect::<Vec<_>>(),
                     expected[..expected.len().min(5)]
                 );
                 assert_eq!(found.more, expected.len() > 5, "{prefix} after {after}");
@@ -622,7 +611,7 @@ mod tests {
             .of_stream(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
             .await
             .unwrap()
-            .events;
+            .rows;
         assert_eq!(page.len(), 3);
     }
 }

@@ -7,7 +7,7 @@ use svc_model::{
 
 use super::{TaskReads, TaskWrites};
 use crate::{
-    PageSize, Result, RowPage, StreamState, TaskRow, boxed,
+    PageSize, Result, RowPage, StreamState, TaskRow, boxed_methods,
     columns::{Columns, DirectRow, Fault},
     readers::Rows as _,
     statement::{change, changed, query},
@@ -86,15 +86,14 @@ fn task_bytes(row: &TaskRow) -> usize {
     json_bytes(&row.task)
 }
 
+#[boxed_methods]
 impl TaskWrites<'_> {
     /// A task by its id, with the stream's head including uncommitted events.
-    #[boxed]
     pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>> {
         let row = tasks!(one(), self.tx.direct, "where t.task_id = ?"; id);
         self.with_head(row).await
     }
 
-    #[boxed]
     pub async fn by_key(&mut self, created_by: &str, key: &str) -> Result<Option<TaskRow>> {
         let row = tasks!(one(), self.tx.direct,
             "where t.created_by = ? and t.idempotency_key = ?"; created_by, key);
@@ -112,7 +111,6 @@ impl TaskWrites<'_> {
         Ok(Some(row))
     }
 
-    #[boxed]
     pub async fn insert(
         &mut self,
         task: &Task,
@@ -136,7 +134,6 @@ impl TaskWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn update(&mut self, row: &TaskRow) -> Result<()> {
         let task = &row.task;
         let id = task.task_id.as_str();
@@ -155,15 +152,14 @@ impl TaskWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl TaskReads<'_> {
-    #[boxed]
     pub async fn get(&self, id: &TaskId) -> Result<Option<TaskRow>> {
         Ok(tasks!(one(), self.store.pool(), "where t.task_id = ?"; id))
     }
 
     /// Tasks that the reader may read, the latest first, before the cursor `before` (time of
     /// creation and id).
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -203,7 +199,6 @@ impl TaskReads<'_> {
 
     /// Tasks that the reader may read and whose ids begin with `prefix`, unfinished ones first, at
     /// most `limit`.
-    #[boxed]
     pub async fn with_prefix(
         &self,
         reader: &Reader,
@@ -221,7 +216,6 @@ impl TaskReads<'_> {
 
     /// Seq and data of the last frames of a task, in order: at most `count`, and at most `bytes` in
     /// total, but at least one. The flag states whether `bytes` was the bound that applied.
-    #[boxed]
     pub async fn last_frames(
         &self,
         id: &TaskId,
@@ -240,21 +234,18 @@ impl TaskReads<'_> {
     }
 
     /// Tasks that nobody has begun and that have no event since `before`.
-    #[boxed]
     pub async fn old_pending(&self, before: Timestamp) -> Result<Vec<TaskRow>> {
         Ok(tasks!(all(), self.store.pool(),
             "where t.status = 'pending' and e.at <= ? order by e.at limit 500"; before))
     }
 
     /// Tasks whose runners' processes are on a machine, and that have not ended.
-    #[boxed]
     pub async fn active_on(&self, machine: &MachineId) -> Result<Vec<TaskRow>> {
         Ok(tasks!(all(), self.store.pool(),
             "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500"; machine))
     }
 
     /// Running tasks that have no event since `before`, without those that another machine runs.
-    #[boxed]
     pub async fn silent(&self, before: Timestamp) -> Result<Vec<TaskRow>> {
         Ok(tasks!(all(), self.store.pool(),
             "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500";

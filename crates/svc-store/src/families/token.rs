@@ -10,7 +10,7 @@ use svc_model::{
 use super::{BrowserReads, BrowserWrites, TokenReads, TokenWrites};
 use crate::{
     LoginCodeRow, PageSize, ProcessSubject, Result, RowPage, SubjectHolders, TokenEnd, TokenRow,
-    boxed,
+    boxed, boxed_methods,
     columns::{Columns, DirectRow, Fault},
     readers::Rows as _,
     statement::{change, changed, column, direct_row, find_value, query, value},
@@ -67,9 +67,9 @@ macro_rules! tokens {
     };
 }
 
+#[boxed_methods]
 impl TokenWrites<'_> {
     /// Stores a token's row with the SHA-256 of the token.
-    #[boxed]
     pub async fn insert(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<()> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
@@ -87,7 +87,6 @@ impl TokenWrites<'_> {
     }
 
     /// Revokes a token for the operator; an earlier time of revocation stays.
-    #[boxed]
     pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>> {
         change!(self.tx,
             "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?";
@@ -97,65 +96,55 @@ impl TokenWrites<'_> {
 
     /// Revokes the minted tokens of a session and returns those that were not revoked before. The
     /// token of a process is revoked with the end of the process.
-    #[boxed]
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Ended, session))
     }
 
     /// Revokes all tokens of a session and returns those that were not revoked before.
-    #[boxed]
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Ended, session))
     }
 
     /// Revokes the tokens of a process that has exited, at most `limit`. Returns them.
-    #[boxed]
     pub async fn end_of_process(
         &mut self,
         process: &ProcessIdentity,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
                 limit ?5)
-            returning token_id as "token_id!""#;
-            self.tx.now, TokenEnd::Gone, process.pid, process.started, limit);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#;
+            self.tx.now, TokenEnd::Gone, process.pid, process.started, limit))
     }
 
     /// Revokes the tokens of processes of a machine, at most `limit`. Returns them.
-    #[boxed]
     pub async fn end_of_machine(
         &mut self,
         machine: &MachineId,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where machine_id = ?3 and client_pid is not null and revoked_at is null
                 limit ?4)
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Gone, machine, limit);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Gone, machine, limit))
     }
 
     /// Records which `svc` process uses a token of a client's process.
-    #[boxed]
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<()> {
         change!(self.tx, "update token set bearer = ? where token_id = ?"; bearer, id);
         Ok(())
     }
 
     /// The `svc` processes that use tokens of a client's process.
-    #[boxed]
     pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>> {
         Ok(column!(self.tx.direct,
             r#"select distinct bearer as "bearer!" from token
@@ -165,7 +154,6 @@ impl TokenWrites<'_> {
 
     /// Removes tokens of a client's process that process `bearer` uses, except the latest `kept`,
     /// at most `limit`. Tokens that the operator revoked stay.
-    #[boxed]
     pub async fn trim_of_bearer(
         &mut self,
         process: &ProcessIdentity,
@@ -173,18 +161,16 @@ impl TokenWrites<'_> {
         kept: u32,
         limit: u32,
     ) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
                 order by token_id desc limit ?5 offset ?4)
-            returning token_id as "token_id!""#; process.pid, process.started, bearer, kept, limit);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; process.pid, process.started, bearer, kept, limit))
     }
 
     /// Removes tokens whose processes exited before `before`, at most `limit`. Returns their
     /// number.
-    #[boxed]
     pub async fn forget_gone_processes(&mut self, before: Timestamp, limit: u32) -> Result<u64> {
         Ok(change!(self.tx,
             "delete from token where token_id in (select token_id from token
@@ -192,7 +178,6 @@ impl TokenWrites<'_> {
             TokenEnd::Gone, before, limit))
     }
 
-    #[boxed]
     pub async fn process_subject(
         &mut self,
         process: &ProcessIdentity,
@@ -205,14 +190,12 @@ impl TokenWrites<'_> {
             process.pid, process.started))
     }
 
-    #[boxed]
     pub async fn of_process(&mut self, process: &ProcessIdentity) -> Result<Option<TokenRow>> {
         Ok(tokens!(one(), self.tx.direct,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1"; process.pid, process.started, self.tx.now))
     }
 
-    #[boxed]
     pub async fn is_subject(&mut self, session: &str) -> Result<bool> {
         Ok(value!(self.tx.direct,
             r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#;
@@ -221,7 +204,6 @@ impl TokenWrites<'_> {
 
     /// Who can speak as a subject: its valid minted tokens, and the processes that were issued
     /// tokens of the subject.
-    #[boxed]
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders> {
         let has_minted = value!(self.tx.direct,
             r#"select exists (select 1 from token where session = ? and client_pid is null
@@ -242,7 +224,6 @@ impl TokenWrites<'_> {
         Ok(SubjectHolders { has_minted, processes, projects })
     }
 
-    #[boxed]
     pub async fn note_use(&mut self, id: &TokenId) -> Result<()> {
         let done = change!(self.tx,
             "update token set last_used_at = ? where token_id = ?"; self.tx.now, id);
@@ -250,16 +231,15 @@ impl TokenWrites<'_> {
     }
 }
 
+#[boxed_methods]
 impl TokenReads<'_> {
     /// The token with this SHA-256, in any state.
-    #[boxed]
     pub async fn by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>> {
         let hash = hash.as_slice();
         Ok(tokens!(one(), self.store.near(), "where hash = ?"; hash))
     }
 
     /// The hash of a token that is valid at `now` and whose hash is from `least` to `greatest`.
-    #[boxed]
     pub async fn good_between(
         &self,
         least: &TokenHash,
@@ -273,13 +253,11 @@ impl TokenReads<'_> {
         Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
-    #[boxed]
     pub async fn get(&self, id: &TokenId) -> Result<Option<TokenRow>> {
         Ok(tokens!(one(), self.store.pool(), "where token_id = ?"; id))
     }
 
     /// The latest token of a process that is valid at `now`.
-    #[boxed]
     pub async fn of_process(
         &self,
         process: &ProcessIdentity,
@@ -291,7 +269,6 @@ impl TokenReads<'_> {
     }
 
     /// Whether there are tokens whose processes exited before `before`.
-    #[boxed]
     pub async fn has_gone_processes(&self, before: Timestamp) -> Result<bool> {
         Ok(value!(self.store.pool(),
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#;
@@ -300,7 +277,6 @@ impl TokenReads<'_> {
 
     /// Processes of this machine that have unrevoked tokens, at most `limit`, after the cursor
     /// `after`.
-    #[boxed]
     pub async fn processes(
         &self,
         after: Option<&ProcessIdentity>,
@@ -317,7 +293,6 @@ impl TokenReads<'_> {
     }
 
     /// Tokens whose ids begin with `prefix`, unrevoked ones first, at most `limit`.
-    #[boxed]
     pub async fn with_prefix(&self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>> {
         Ok(tokens!(all(), self.store.pool(),
             "where token_id >= ?1 and token_id < ?1 || '~'
@@ -325,7 +300,6 @@ impl TokenReads<'_> {
     }
 
     /// Tokens, the latest first, before the cursor `before`.
-    #[boxed]
     pub async fn list(&self, before: Option<&str>, size: PageSize) -> Result<RowPage<TokenRow>> {
         let limit = size.limit();
         Ok(tokens!(page(size, |row: &TokenRow| json_bytes(&row.scopes)), self.store.pool(),
@@ -353,8 +327,8 @@ impl BrowserReads<'_> {
     }
 }
 
+#[boxed_methods]
 impl BrowserWrites<'_> {
-    #[boxed]
     pub async fn insert_login_code(
         &mut self,
         hash: &TokenHash,
@@ -368,13 +342,11 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
-    #[boxed]
     pub async fn login_code(&mut self, hash: &TokenHash) -> Result<Option<LoginCodeRow>> {
         let hash = hash.as_slice();
         Ok(login_codes!(one(), self.tx.direct, "where hash = ?"; hash))
     }
 
-    #[boxed]
     pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<()> {
         let key = hash.as_slice();
         let done = change!(self.tx,
@@ -384,7 +356,6 @@ impl BrowserWrites<'_> {
     }
 
     /// Removes codes that expired more than `kept` ago, at most `limit`.
-    #[boxed]
     pub async fn forget_login_codes(&mut self, kept: Duration, limit: u32) -> Result<()> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
@@ -394,7 +365,6 @@ impl BrowserWrites<'_> {
     }
 
     /// Removes browsers whose sign-in expired more than `kept` ago, at most `limit`.
-    #[boxed]
     pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<()> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
@@ -405,12 +375,10 @@ impl BrowserWrites<'_> {
     }
 
     /// Revokes the cookies of all browsers. Returns those that were not revoked before.
-    #[boxed]
     pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>> {
-        let ids = column!(self.tx.direct,
+        Ok(column!(self.tx.direct,
             r#"update token set revoked_at = ?, revoke_reason = ?
             where operator_credential is not null and revoked_at is null
-            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Revoked);
-        Ok(ids.into_iter().map(TokenId::from).collect())
+            returning token_id as "token_id!: TokenId""#; self.tx.now, TokenEnd::Revoked))
     }
 }

@@ -15,7 +15,7 @@ use svc_model::{
 use super::{CalibrationReads, ValueReads, ValueWrites};
 use crate::{
     CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin, Result,
-    VerdictWeek, boxed,
+    VerdictWeek, boxed_methods,
     columns::{Columns, DirectRow, Fault, from_json, to_json},
     readers::Rows as _,
     statement::{change, direct_row, fields, find_value, query, value},
@@ -41,10 +41,10 @@ fn scope_of<'a>(reader: &'a Reader, project: Option<&'a str>) -> Option<&'a str>
     }
 }
 
+#[boxed_methods]
 impl CalibrationReads<'_> {
     /// Rates of confirmed predictions by strategy in a domain: the requested strategy first, then
     /// the most used.
-    #[boxed]
     pub async fn hit_rates(
         &self,
         reader: &Reader,
@@ -67,7 +67,6 @@ impl CalibrationReads<'_> {
     }
 
     /// Root causes of wrong predictions of a domain, the most frequent first.
-    #[boxed]
     pub async fn root_causes(
         &self,
         reader: &Reader,
@@ -90,7 +89,6 @@ impl CalibrationReads<'_> {
             domain, strategy, sum_scope(reader), reader.key(), reader.project()))
     }
 
-    #[boxed]
     pub async fn rows(
         &self,
         reader: &Reader,
@@ -120,7 +118,6 @@ impl CalibrationReads<'_> {
             other))
     }
 
-    #[boxed]
     pub async fn probability_bins(
         &self,
         reader: &Reader,
@@ -146,7 +143,6 @@ impl CalibrationReads<'_> {
 
     /// Records that ended in each week, and how many of these were confirmed; the latest `limit`
     /// weeks, in order.
-    #[boxed]
     pub async fn verdict_weeks(
         &self,
         reader: &Reader,
@@ -203,10 +199,10 @@ macro_rules! learned_values {
     };
 }
 
+#[boxed_methods]
 impl ValueWrites<'_> {
     /// Replaces the clusters of an axis, in a fixed number of statements. Each cluster keeps the
     /// name of the former cluster that shares the most records with it.
-    #[boxed]
     pub async fn put_clusters(
         &mut self,
         axis: Axis,
@@ -255,7 +251,6 @@ impl ValueWrites<'_> {
 
     /// Stores a value. If the same value of the same cluster exists for the project (without a
     /// project: for the session), returns that one instead.
-    #[boxed]
     pub async fn insert(
         &mut self,
         value: &Value,
@@ -307,9 +302,9 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
     (labels.collect(), next)
 }
 
+#[boxed_methods]
 impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
-    #[boxed]
     pub async fn count_resolved(&self) -> Result<(i64, String)> {
         let row = fields!(row(), self.store.pool(), { count: i64, last: i64, at: i64 },
             r#"select
@@ -319,7 +314,6 @@ impl ValueReads<'_> {
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
-    #[boxed]
     pub async fn count_resolved_for(&self, reader: &Reader) -> Result<i64> {
         Ok(value!(self.store.pool(),
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
@@ -328,7 +322,6 @@ impl ValueReads<'_> {
             ) as "count!: i64""#; sum_scope(reader), reader.key(), reader.project()))
     }
 
-    #[boxed]
     pub async fn clustering(&self, axis: Axis) -> Result<Option<Clustering>> {
         Ok(query!(one(), self.store.pool(),
             "select state, records, noise from clustering where axis = ?"; axis))
@@ -336,7 +329,6 @@ impl ValueReads<'_> {
 
     /// The clusters of an axis, the largest first. Counts only records that the reader may read;
     /// clusters without any are left out.
-    #[boxed]
     pub async fn clusters(&self, reader: &Reader, axis: Axis) -> Result<Vec<ClusterRow>> {
         Ok(query!(all(), self.store.pool(),
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
@@ -353,7 +345,6 @@ impl ValueReads<'_> {
     }
 
     /// Records of a cluster that the reader may read, the nearest to its centroid first.
-    #[boxed]
     pub async fn members(
         &self,
         reader: &Reader,
@@ -372,7 +363,6 @@ impl ValueReads<'_> {
 
     /// Values that the reader may read, the latest first, each with its terms, and their total
     /// number.
-    #[boxed]
     pub async fn list(
         &self,
         reader: &Reader,
@@ -394,7 +384,6 @@ impl ValueReads<'_> {
 
     /// Values that the reader may read and whose cluster has records of a domain, those with the
     /// most such records first.
-    #[boxed]
     pub async fn of_domain(
         &self,
         reader: &Reader,

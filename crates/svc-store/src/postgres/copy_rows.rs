@@ -222,7 +222,7 @@ impl Table {
             }
             ValueRef::Blob(bytes) => {
                 line.extend_from_slice(b"\\\\x");
-                line.extend_from_slice(hex(bytes).as_bytes());
+                line.extend_from_slice(hex::encode(bytes).as_bytes());
             }
         }
         exact.extend_from_slice(&line[start..]);
@@ -352,12 +352,8 @@ impl CopiedColumn {
             }
             CopiedKind::Text => Ok(Value::Text(text)),
             CopiedKind::Blob => {
-                let digits = text.strip_prefix("\\x").ok_or_else(bad)?.as_bytes();
-                let bytes = digits.chunks(2).map(|pair| {
-                    let pair = std::str::from_utf8(pair).ok()?;
-                    u8::from_str_radix(pair, 16).ok()
-                });
-                bytes.collect::<Option<Vec<u8>>>().map(Value::Blob).ok_or_else(bad)
+                let digits = text.strip_prefix("\\x").ok_or_else(bad)?;
+                hex::decode(digits).map(Value::Blob).map_err(|_| bad())
             }
         }
     }
@@ -393,15 +389,6 @@ fn unescape(field: &[u8]) -> Vec<u8> {
         plain.push(known.map_or(*byte, |(byte, _)| *byte));
     }
     plain
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
-        }
-        text
-    })
 }
 
 #[cfg(test)]

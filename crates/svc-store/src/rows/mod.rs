@@ -9,7 +9,7 @@ mod team;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use svc_model::{Event, Reader, Seq, StreamName, StreamVisibility, limits};
+use svc_model::{Reader, Seq, StreamName, StreamVisibility, limits};
 
 use crate::bus::Batch;
 
@@ -98,13 +98,6 @@ impl PageSize {
     pub(crate) fn limit(self) -> i64 {
         i64::from(self.rows) + 1
     }
-}
-
-#[derive(Debug, Clone, Default)]
-pub struct LogPage {
-    pub events: Vec<Event>,
-    /// Whether more events follow: the page was full.
-    pub more: bool,
 }
 
 /// The streams that a feed shows.

@@ -369,7 +369,7 @@ mod model {
         let mut expected: Vec<i64> =
             log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
         expected.sort_unstable();
-        let found: Vec<i64> = feed.unwrap().events.iter().map(|event| event.position).collect();
+        let found: Vec<i64> = feed.unwrap().rows.iter().map(|event| event.position).collect();
         assert_eq!(found, expected);
         assert_eq!(test.store.events().bounds().await.unwrap(), (log.trimmed, log.position));
     }

@@ -25,7 +25,7 @@ async fn seqs(store: &Store) -> Vec<Seq> {
         .of_stream(view.id, &name(), 0, None, crate::PageSize::rows(10_000))
         .await
         .unwrap()
-        .events;
+        .rows;
     events.iter().map(|event| event.seq).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Operations of callers on agents: read them, send to them, stop them; and the calls that wait for
 //! the answer to an assignment, and the end of such a wait without the answer.
 
-use std::{collections::VecDeque, ops::ControlFlow, time::Duration};
+use std::{ops::ControlFlow, time::Duration};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -226,7 +226,7 @@ impl Agents {
             let size = PageSize::rows(limits::PAGE_MAX);
             let page =
                 self.core.store.events().before(view.id, &name, before, "chat_entry", size).await?;
-            for event in &page.events {
+            for event in &page.rows {
                 before = event.seq;
                 let Some(entry) = entry_of(event, with_tools) else { continue };
                 if texts.len() == limit {
@@ -255,33 +255,24 @@ impl Agents {
         query: &HistoryQuery,
     ) -> Result<HistoryPage> {
         let id = self.find(caller, named).await?.info.id;
-        let (name, view) = self.log_of(&id).await?;
+        let (_, view) = self.log_of(&id).await?;
         // The agent may go on meanwhile: who follows it from `offset` gets what comes later.
         let end = view.head + 1;
         let before = query.before.map_or(end, |before| before.cast_signed().min(end));
         let with_tools = query.include_tools.unwrap_or(true);
-        let most = match query.limit {
-            0 => usize::MAX,
-            limit => limit.try_into().unwrap_or(usize::MAX),
+        let limit = match query.limit {
+            0 => u32::MAX,
+            limit => limit.try_into().unwrap_or(u32::MAX),
         };
-        let (mut entries, mut total) = (VecDeque::new(), 0_u64);
-        let paging = self.each_event((&name, &view), "chat_entry", |event| {
-            if event.seq >= before {
-                return ControlFlow::Break(());
-            }
-            if let Some(mut entry) = entry_of(event, with_tools) {
-                total += 1;
-                entry.offset = Some(event.seq.cast_unsigned());
-                entries.push_back(entry);
-                if entries.len() > most {
-                    entries.pop_front();
-                }
-            }
-            ControlFlow::Continue(())
-        });
-        paging.await?;
+        let (latest, _) = self.texts_before(&id, (Some(before), limit, with_tools)).await?;
+        let entries = latest
+            .into_iter()
+            .rev()
+            .map(|(seq, entry)| HistoryEntry { offset: Some(seq.cast_unsigned()), ..entry });
+        let events = self.core.store.events();
+        let total = events.count_chat_entries(view.id, before, with_tools).await?;
         let offset = view.head.cast_unsigned();
-        Ok(HistoryPage { agent_id: id, entries: entries.into(), offset, total })
+        Ok(HistoryPage { agent_id: id, entries: entries.collect(), offset, total })
     }
 
     /// The result of a task, or what its agent has said so far; and whether that text was cut.
@@ -328,7 +319,7 @@ impl Agents {
         loop {
             let (events, size) = (self.core.store.events(), PageSize::rows(limits::PAGE_MAX));
             let page = events.of_stream(view.id, name, after, Some(kind), size).await?;
-            for event in &page.events {
+            for event in &page.rows {
                 after = event.seq;
                 if read(event).is_break() {
                     return Ok(());
@@ -683,5 +674,39 @@ mod tests {
             assert_eq!(taken(&services, &peer).await.unwrap(), usize::from(!is_handed));
             assert_eq!(answer().await, !is_handed, "it comes once");
         }
+    }
+
+    #[tokio::test]
+    async fn a_history_reads_as_many_entries_as_it_returns() {
+        let (test, services) = opened().await;
+        test.execute(
+            r#"
+            insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
+            insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
+                request_timeout, started_at, machine_id)
+            select 'ag_1', id, 'pair', 'claude', 'agent:pair:main', '/p', '/c', 'operator', 'idle', 1, 1, 1, 'mach_test'
+            from stream where name = 'agent/ag_1';
+            with recursive many (n) as (select 1 union all select n + 1 from many where n < 900)
+            insert into event (stream_id, seq, kind, data, at)
+            select id, n, 'chat_entry', json_object('type', 'chat_entry', 'agent_id', 'ag_1', 'timestamp', '1970-01-01T00:00:01Z',
+                'chat_entry', json_object('role', iif(n % 2 = 0, 'tool', 'assistant'), 'content', 'said ' || n,
+                    'timestamp', '1970-01-01T00:00:01Z')), 1
+            from many, stream where name = 'agent/ag_1';"#,
+        )
+        .await;
+        let history = async |query: HistoryQuery| {
+            let page = services.agents.agent_history(&Caller::Operator, "ag_1", &query).await?;
+            let offsets: Vec<u64> = page.entries.iter().filter_map(|entry| entry.offset).collect();
+            Ok::<_, Error>((offsets, page.offset, page.total))
+        };
+        let last = HistoryQuery { limit: 2, ..HistoryQuery::default() };
+        let said = HistoryQuery { include_tools: Some(false), before: Some(801), ..last };
+        assert_eq!(history(last).await.unwrap(), (vec![899, 900], 900, 900));
+        assert_eq!(history(said).await.unwrap(), (vec![797, 799], 900, 400));
+        let all = HistoryQuery::default();
+        assert_eq!(history(all).await.unwrap().0, (1..=900).collect::<Vec<_>>());
+        test.execute("update event set data = cast(x'ff' as text) where seq < 300").await;
+        assert!(history(all).await.is_err());
+        assert_eq!(history(last).await.unwrap(), (vec![899, 900], 900, 900));
     }
 }

@@ -468,6 +468,9 @@ async fn check_wait_for(tx: &mut WriteTx, row: &AssignmentRow, awaited: &str) ->
         .map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
 }
 
+/// Maximum agents that are looked at for one that does not wait for the work's source.
+const FREE_AGENTS: u32 = 500;
+
 /// Who takes work that names nobody.
 pub(super) enum LivePeer {
     Agent(Box<AgentRow>),
@@ -485,11 +488,20 @@ pub(super) async fn live_peer(
     work: &AssignmentRow,
     owned: &Ownership,
 ) -> Result<Option<LivePeer>> {
-    let agents = tx.agents().free(&work.instance, owned).await?.into_iter();
-    let sessions = attended_for(tx, &work.backend, owned).await?.into_iter();
-    let agents = agents.map(|row| (row.info.session_key.clone(), LivePeer::Agent(Box::new(row))));
-    let sessions = sessions.map(|row| (session_of(&row).0, LivePeer::Session(Box::new(row))));
     let is_awaited = work.waits_until.is_some_and(|until| until > tx.now());
+    // Without a wait the first one takes the work.
+    let most = if is_awaited { FREE_AGENTS } else { 1 };
+    let agents = tx.agents().free(&work.instance, owned, most).await?;
+    let sessions = if is_awaited || agents.is_empty() {
+        attended_for(tx, &work.backend, owned).await?
+    } else {
+        Vec::new()
+    };
+    let agents = agents
+        .into_iter()
+        .map(|row| (row.info.session_key.clone(), LivePeer::Agent(Box::new(row))));
+    let sessions =
+        sessions.into_iter().map(|row| (session_of(&row).0, LivePeer::Session(Box::new(row))));
     let mut refusal = Ok(None);
     for (key, peer) in agents.chain(sessions) {
         if !is_awaited {
@@ -570,7 +582,9 @@ mod tests {
         .await;
         let until = Some(services.now().plus(Duration::from_hours(1)));
         let one = Some("agent:pair:1".to_owned());
-        assert_eq!(chosen(&test, None).await.unwrap(), one, "nobody waits for its end");
+        test.execute("update agent set backend = 'unreadable' where agent_id = 'ag_2'").await;
+        assert_eq!(chosen(&test, None).await.unwrap(), one, "no other row is read");
+        test.execute("update agent set backend = 'claude' where agent_id = 'ag_2'").await;
         assert_eq!(chosen(&test, until).await.unwrap().as_deref(), Some("agent:pair:2"));
         // The free one is the last of many that wait.
         test.execute(

@@ -397,7 +397,7 @@ impl Conversations {
         loop {
             let (events, size) = (self.core.store.events(), PageSize::rows(limits::PAGE_MAX));
             let page = events.of_stream(view.id, &stream, after, Some("usage"), size).await?;
-            for event in &page.events {
+            for event in &page.rows {
                 after = event.seq;
                 let Ok(AgentEvent { body: AgentEventBody::Usage(usage), .. }) =
                     serde_json::from_str(&event.data)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
-use svc_store::{Commit, ListenerRead, LogPage, PageSize, StreamListener, StreamView};
+use svc_store::{Commit, ListenerRead, PageSize, RowPage, StreamListener, StreamView};
 use tokio::sync::watch;
 
 use super::{
@@ -51,7 +51,7 @@ impl Log {
         // been read.
         let (mut source, bounds) = LogSource::open(&self.core.store, selector, reader).await?;
         let (cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
-        let LogPage { events, more } = source.events(cursor, i64::MAX, kind, size).await?;
+        let RowPage { rows: events, more } = source.events(cursor, i64::MAX, kind, size).await?;
         if !source.is_readable_now().await? {
             return Err(Error::not_found(ResourceKind::Stream, selector.name()));
         }
@@ -85,7 +85,7 @@ impl Log {
         let size = PageSize::rows(check::limit(limit)?);
         let reader = Reader::from_caller(caller);
         let (source, _) = LogSource::open(&self.core.store, selector, reader).await?;
-        let LogPage { events, more } = source.events(after, i64::MAX, kind, size).await?;
+        let RowPage { rows: events, more } = source.events(after, i64::MAX, kind, size).await?;
         let next = events.last().filter(|_| more).map(|event| source.cursor_of(event));
         Ok(EventPage { events, next })
     }
@@ -145,7 +145,7 @@ impl StreamFollower {
 
     async fn read_table(&mut self) -> Result<Vec<Event>> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
-        let events = self.source.events(self.cursor, i64::MAX, None, size).await?.events;
+        let events = self.source.events(self.cursor, i64::MAX, None, size).await?.rows;
         self.cursor = events.last().map_or(self.cursor, |event| event.seq);
         Ok(events)
     }

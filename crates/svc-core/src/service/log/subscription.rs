@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde_json::json;
 use svc_model::{Caller, Event, Framing, GapReason, Reader, StreamName, StreamVisibility, limits};
 use svc_store::{
-    Batch, Commit, EntryDelta, EntryListener, FeedScope, FramePage, ListenerRead, LogPage,
-    PageSize, PrecedingEvent, Store, StoreError, StreamListener, StreamView,
+    Batch, Commit, EntryDelta, EntryListener, FeedScope, FramePage, ListenerRead, PageSize,
+    PrecedingEvent, RowPage, Store, StoreError, StreamListener, StreamView,
 };
 use svc_wire::sse;
 use tokio::sync::mpsc;
@@ -149,7 +149,7 @@ impl LogSource {
             // may follow the cursor.
             let (events, size) = (self.store.events(), PageSize::rows(1));
             let next = events.of_feed(scope, cursor, i64::MAX, None, size).await?;
-            if let Some(event) = next.events.first() {
+            if let Some(event) = next.rows.first() {
                 gap.oldest = event.position;
             }
         }
@@ -169,7 +169,7 @@ impl LogSource {
         head: i64,
         kind: Option<&str>,
         size: PageSize,
-    ) -> Result<LogPage, StoreError> {
+    ) -> Result<RowPage<Event>, StoreError> {
         match &self.followed {
             Followed::Stream { id, name, .. } => {
                 self.store.events().of_stream(*id, name, cursor, kind, size).await
@@ -604,7 +604,7 @@ impl Subscription {
             Err(StoreError::NoStream) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let LogPage { events, more } =
+        let RowPage { rows: events, more } =
             self.source.events(self.cursor, head, Some(kind), size).await?;
         let last = events.last().map(|event| self.source.cursor_of(event));
         if self.cursor >= head && last.is_none() {

@@ -774,7 +774,7 @@ mod tests {
         let view = test.store.streams().view(&stream).await.unwrap().unwrap();
         let take = svc_store::PageSize::rows(10);
         let page = test.store.events().of_stream(view.id, &stream, 0, None, take).await.unwrap();
-        let kinds: Vec<&str> = page.events.iter().map(|event| &*event.kind).collect();
+        let kinds: Vec<&str> = page.rows.iter().map(|event| &*event.kind).collect();
         assert_eq!(kinds.iter().filter(|kind| **kind == "message.refused").count(), 1, "{kinds:?}");
     }
 }
