@@ -5,9 +5,10 @@
 //! the daemon may write at the same time.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ use crate::private_file;
 const MARK: &[u8] = b"svc-credentials-1\n";
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
+/// How long the lock is waited for: its holder may write to a slow disk, or may have been stopped.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest secret, in bytes.
 pub const MAX_SOURCE_SECRET: usize = 64 * 1024;
 
@@ -197,22 +200,29 @@ impl SourceVault {
         if !self.file().exists() && !self.file().is_symlink() {
             return Ok(VaultContent::default());
         }
-        let _lock = self.lock(File::lock_shared)?;
+        let _lock = self.lock(File::try_lock_shared, LOCK_PATIENCE)?;
         self.open()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut VaultContent) -> T) -> io::Result<T> {
         private_file::prepare_home(&self.home)?;
-        let _lock = self.lock(File::lock)?;
+        let _lock = self.lock(File::try_lock, LOCK_PATIENCE)?;
         let mut content = self.open()?;
         let outcome = change(&mut content);
         self.seal(&content)?;
         Ok(outcome)
     }
 
-    fn lock(&self, lock: fn(&File) -> io::Result<()>) -> io::Result<File> {
-        let file = private_file::append(&self.home.join("credentials.lock"))?;
-        lock(&file)?;
+    fn lock(
+        &self,
+        attempt: fn(&File) -> Result<(), TryLockError>,
+        patience: Duration,
+    ) -> io::Result<File> {
+        let path = self.home.join("credentials.lock");
+        let file = private_file::append(&path)?;
+        private_file::lock(&file, attempt, Instant::now() + patience).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot lock {}: {error}", path.display()))
+        })?;
         Ok(file)
     }
 
@@ -349,6 +359,23 @@ mod tests {
         assert!(!again.unset_secret("a", "KEY").expect("was gone"));
         again.set_login("a\n", None).expect("is forgotten");
         assert_eq!(again.login("a\n").expect("opens"), None);
+    }
+
+    #[test]
+    fn lock_of_a_stopped_process_is_not_waited_for_without_end() {
+        let home = tempfile::tempdir().expect("a folder");
+        let vault = SourceVault::new(home.path());
+        vault.set_secret("a", None, "KEY", "value").expect("is kept");
+        let short = Duration::from_millis(20);
+        let reader = vault.lock(File::try_lock_shared, short).expect("is free");
+        vault.kept().expect("readers share it");
+        let error = vault.lock(File::try_lock, short).expect_err("a reader has it");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let text = error.to_string();
+        assert!(text.contains("credentials.lock") && text.contains("may be stopped"), "{text}");
+        drop(reader);
+        let _writer = vault.lock(File::try_lock, short).expect("is free");
+        vault.lock(File::try_lock_shared, short).expect_err("a writer has it");
     }
 
     #[test]
