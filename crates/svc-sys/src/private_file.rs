@@ -7,21 +7,18 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
     PermissionsExt as _,
 };
 use std::path::{Component, Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
-use crate::backoff::Backoff;
 use crate::bounded_file;
 
 /// Largest file with a secret, in bytes.
@@ -149,31 +146,6 @@ pub fn append(path: &Path) -> io::Result<File> {
 /// Opens a regular file for reading; refuses a link.
 pub fn open(path: &Path) -> io::Result<File> {
     bounded_file::open_regular_itself(path).map_err(|error| name_link(path, error))
-}
-
-/// Pause between two attempts at a lock. A writer holds it for one sync of the disk.
-const LOCK_RETRY: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5));
-
-/// Takes a lock, exclusive or shared as `attempt` is, by trying until the deadline: nothing could
-/// end a wait in the kernel, so a waiter that gives up would leave a thread behind.
-pub(crate) fn lock(
-    file: &File,
-    attempt: fn(&File) -> Result<(), TryLockError>,
-    deadline: Instant,
-) -> io::Result<()> {
-    let mut attempts = 0;
-    loop {
-        match attempt(file) {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                let text = "its lock is held by another process, which may be stopped";
-                return Err(io::Error::new(ErrorKind::TimedOut, text));
-            }
-            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_RETRY.wait(attempts)),
-        }
-        attempts += 1;
-    }
 }
 
 /// Reads a file with a secret, which nobody else may read or write; `None` if it does not exist.

@@ -11,12 +11,14 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use memchr::memmem::Finder;
 
+use crate::backoff::Backoff;
 use crate::lines::{Line, LineSplitter};
-use crate::private_file::{self, if_there, lock};
+use crate::private_file::{self, if_there};
 
 const BLOCK: usize = 64 * 1024;
 
@@ -165,7 +167,7 @@ impl HookSpool {
             let Some(file) = if_there(private_file::open(&self.path))? else {
                 return Ok(Vec::new());
             };
-            lock(&file, File::try_lock, Instant::now() + LOCK_PATIENCE)?;
+            lock(&file, Instant::now() + LOCK_PATIENCE)?;
             fs::rename(&self.path, &self.taken)?;
         }
         // An incomplete line after a full disk or a power cut does not affect the others.
@@ -221,12 +223,32 @@ fn find_last_in<T>(
 /// How long a lock is waited for. A person may have stopped the hook that holds it, and a client
 /// waits for its hook.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// Pause between two attempts at a lock. A writer holds it for one sync of the disk.
+const LOCK_RETRY: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5));
+
+/// Takes the lock by trying until the deadline: nothing could end a wait in the kernel, so a waiter
+/// that gives up would leave a thread behind.
+fn lock(file: &File, deadline: Instant) -> io::Result<()> {
+    let mut attempts = 0;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                let text = "its lock is held by another hook";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_RETRY.wait(attempts)),
+        }
+        attempts += 1;
+    }
+}
 
 fn open_locked(path: &Path) -> io::Result<File> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         let file = private_file::append(path)?;
-        lock(&file, File::try_lock, deadline)?;
+        lock(&file, deadline)?;
         // The file may have been renamed or removed before the lock was taken.
         if is_at(&file, path) {
             return Ok(file);
@@ -255,8 +277,6 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use super::*;
 
     #[test]

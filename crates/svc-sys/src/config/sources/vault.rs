@@ -1,19 +1,18 @@
 //! Secrets and logins of servers, encrypted in a file.
 //!
 //! `credentials` is encrypted with AES-256-GCM; the key is in `credentials.key`. Both files are
-//! private to the user, and no link to them is followed. Each change takes a lock, as a command and
-//! the daemon may write at the same time.
+//! private to the user, and no link to them is followed. Each change takes the lock of the data
+//! folder, as a command and the daemon may write at the same time.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use svc_install::file::FolderLock;
 use svc_model::source::SecretDestination;
 
 use crate::private_file;
@@ -21,8 +20,6 @@ use crate::private_file;
 const MARK: &[u8] = b"svc-credentials-1\n";
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// How long the lock is waited for: its holder may write to a slow disk, or may have been stopped.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest secret, in bytes.
 pub const MAX_SOURCE_SECRET: usize = 64 * 1024;
 
@@ -200,30 +197,17 @@ impl SourceVault {
         if !self.file().exists() && !self.file().is_symlink() {
             return Ok(VaultContent::default());
         }
-        let _lock = self.lock(File::try_lock_shared, LOCK_PATIENCE)?;
+        // Without the lock, which only those take who change the file: they replace it at once.
         self.open()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut VaultContent) -> T) -> io::Result<T> {
         private_file::prepare_home(&self.home)?;
-        let _lock = self.lock(File::try_lock, LOCK_PATIENCE)?;
+        let _lock = FolderLock::take(&self.home)?;
         let mut content = self.open()?;
         let outcome = change(&mut content);
         self.seal(&content)?;
         Ok(outcome)
-    }
-
-    fn lock(
-        &self,
-        attempt: fn(&File) -> Result<(), TryLockError>,
-        patience: Duration,
-    ) -> io::Result<File> {
-        let path = self.home.join("credentials.lock");
-        let file = private_file::append(&path)?;
-        private_file::lock(&file, attempt, Instant::now() + patience).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot lock {}: {error}", path.display()))
-        })?;
-        Ok(file)
     }
 
     fn open(&self) -> io::Result<VaultContent> {
@@ -366,16 +350,10 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let vault = SourceVault::new(home.path());
         vault.set_secret("a", None, "KEY", "value").expect("is kept");
-        let short = Duration::from_millis(20);
-        let reader = vault.lock(File::try_lock_shared, short).expect("is free");
-        vault.kept().expect("readers share it");
-        let error = vault.lock(File::try_lock, short).expect_err("a reader has it");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        let text = error.to_string();
-        assert!(text.contains("credentials.lock") && text.contains("may be stopped"), "{text}");
-        drop(reader);
-        let _writer = vault.lock(File::try_lock, short).expect("is free");
-        vault.lock(File::try_lock_shared, short).expect_err("a writer has it");
+        let _stopped = FolderLock::take(home.path()).expect("is free");
+        assert!(vault.kept().expect("opens").has_unbound("a"), "readers need no lock");
+        let error = vault.set_secret("a", None, "KEY", "other").expect_err("is locked").to_string();
+        assert!(error.contains("another process holds"), "{error}");
     }
 
     #[test]
