@@ -12,6 +12,7 @@ use svc_model::agent::{
     AgentUsage, HistoryEntry, HistoryRole, RequestKind, RequestOption, RequestOptionKind,
     TurnOutcome,
 };
+use svc_sys::lines::json_line;
 use svc_wire::json_rpc::{JsonRpcEnvelope, JsonRpcWriter, METHOD_NOT_FOUND};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,9 +110,7 @@ pub(crate) enum Effect {
 
 impl Effect {
     pub(crate) fn write_json(value: &impl Serialize) -> Self {
-        let mut line = serde_json::to_vec(value).unwrap_or_default();
-        line.push(b'\n');
-        Self::Write(line)
+        Self::Write(json_line(value).unwrap_or_default())
     }
 
     pub(super) fn tool_call(
@@ -274,9 +273,16 @@ pub(super) struct RpcFailure {
 
 pub(super) type RpcResult = Result<Value, RpcFailure>;
 
+impl<C> Default for RpcPeer<C> {
+    /// Messages do not have the member `jsonrpc`.
+    fn default() -> Self {
+        Self { calls: HashMap::new(), last: 0, says_version: false }
+    }
+}
+
 impl<C> RpcPeer<C> {
-    pub(super) fn new(says_version: bool) -> Self {
-        Self { calls: HashMap::new(), last: 0, says_version }
+    pub(super) fn with_version() -> Self {
+        Self { says_version: true, ..Self::default() }
     }
 
     pub(super) fn call(&mut self, purpose: C, method: &str, params: &Value, effects: &mut Effects) {
