@@ -17,6 +17,7 @@ const HEAD: usize = 128 * 1024;
 const TAIL: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the output")]
 pub(super) struct RunReport {
     pub(super) passed: Option<u64>,
     pub(super) failed: Option<u64>,
