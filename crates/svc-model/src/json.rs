@@ -55,7 +55,7 @@ pub fn json_with_storable_texts(json: &str) -> Cow<'_, str> {
 }
 
 /// The UTF-16 code unit of the escape at this index; `None` if there is no escape with digits.
-fn code_unit(json: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn code_unit(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..at + ESCAPE.len())?.strip_prefix(b"\\u")?;
     digits.iter().try_fold(0, |unit, digit| {
         let digit = u16::try_from(char::from(*digit).to_digit(16)?).ok()?;

@@ -17,6 +17,7 @@ const HEAD: usize = 128 * 1024;
 const TAIL: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the output")]
 pub(super) struct RunReport {
     pub(super) passed: Option<u64>,
     pub(super) failed: Option<u64>,
@@ -29,6 +30,8 @@ pub(super) struct RunReport {
     pub(super) first: Option<String>,
     /// The tool reports a failure without a count.
     pub(super) broken: Option<String>,
+    /// The counts are those of marks, of which the first may be missing.
+    marked: bool,
     fine: bool,
     nothing: bool,
     pub(super) stopped: bool,
@@ -91,7 +94,8 @@ impl RunReport {
         let mut report = Self::default();
         for at in rules {
             let says = RULES[at].1;
-            let is_told_once = matches!(says, Says::First | Says::Broken | Says::Fine);
+            let is_told_once =
+                matches!(says, Says::First | Says::Broken | Says::Fine | Says::Marks);
             let most = if is_told_once { 1 } else { usize::MAX };
             for found in pattern(at).captures_iter(text).take(most) {
                 report.note(says, &text_of(&found, text));
@@ -106,6 +110,13 @@ impl RunReport {
     fn note(&mut self, says: Says, text: &str) {
         match says {
             Says::Tests => self.count_tests(text),
+            Says::Marks if self.passed.is_none() => {
+                let count = |mark| text.bytes().filter(|byte| *byte == mark).count() as u64;
+                (self.passed, self.failed) = (Some(count(b'.')), Some(count(b'F')));
+                (self.skipped, self.errors) = (Some(count(b's')), count(b'E'));
+                self.marked = true;
+            }
+            Says::Marks => {}
             Says::Passed => add(&mut self.passed, 1),
             Says::Failed => add(&mut self.failed, 1),
             Says::Skipped => add(&mut self.skipped, 1),
@@ -176,6 +187,7 @@ impl RunReport {
         self.warnings = self.warnings.max(other.warnings);
         self.first = self.first.take().or(other.first);
         self.broken = self.broken.take().or(other.broken);
+        self.marked |= other.marked;
         self.fine |= other.fine;
         self.nothing |= other.nothing;
         self.stopped |= other.stopped;
@@ -190,7 +202,7 @@ impl RunReport {
 
     /// Something ran, and all of it succeeded.
     pub(super) fn shows_success(&self) -> bool {
-        !self.shows_failure() && (self.passed.unwrap_or(0) > 0 || self.fine)
+        !self.shows_failure() && !self.marked && (self.passed.unwrap_or(0) > 0 || self.fine)
     }
 
     pub(super) fn shows_nothing(&self) -> bool {

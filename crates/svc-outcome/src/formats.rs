@@ -5,7 +5,7 @@
 //! order of the rules are shown.
 
 use Says::{
-    Broken, Failed, Fine, First, Nothing, Passed, Problem, Problems, Skipped, Stopped, Tests,
+    Broken, Failed, Fine, First, Marks, Nothing, Passed, Problem, Problems, Skipped, Stopped, Tests,
 };
 
 /// What a match of a pattern says.
@@ -13,6 +13,8 @@ use Says::{
 pub(super) enum Says {
     /// Numbers of tests: `3 failed, 42 passed`, `Tests run: 3, Failures: 1`.
     Tests,
+    /// Marks of progress, one character for each test: `.F.Es`. They count if no line has numbers.
+    Marks,
     /// One test that passed.
     Passed,
     Failed,
@@ -51,7 +53,7 @@ const GO_ERROR: &str = r"^\S+\.go:\d+(?::\d+)?: .*$";
 
 /// The runners that print it, separated by `|`, what a match says, and the pattern. The rules of a
 /// runner stand together.
-pub(super) const RULES: [(&str, Says, &str); 114] = [
+pub(super) const RULES: [(&str, Says, &str); 115] = [
     // `== 2 failed, 1 passed, 1 error in 0.02s ==`; with `-q` without the marks
     (
         "pytest",
@@ -63,7 +65,8 @@ pub(super) const RULES: [(&str, Says, &str); 114] = [
     ("pytest", First, r"^(?:FAILED|ERROR) (\S+(?:::|\.py\b).*)$"),
     ("pytest", First, r"^(\S+::\S+) (?:FAILED|ERROR)\b"),
     ("pytest", First, r"^____+ (.*?) _+$"),
-    // `-qq` has no summary, but names the failures.
+    // `-qq` has no summary, only the marks, the lines of which all but the last are full.
+    ("pytest", Marks, r"^(?:[.FEsxXR]+ +\[ *\d+%\]\n)*[.FEsxXR]+ +\[100%\]$"),
     ("pytest", Broken, r"^(FAILED|ERROR) \S+(?:::|\.py\b)"),
     ("pytest", Broken, r"^FAIL (Required test coverage.*)$"),
     ("pytest", Broken, r"^INTERNALERROR>"),

@@ -134,6 +134,10 @@ fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, 
         Status::Failed(Some(code @ (126 | 127 | 130 | 137 | 143))) => {
             (Unknown, Some(format!("exit status {code}")))
         }
+        // Without a summary this status alone tells that no test was selected.
+        Status::Failed(Some(5)) if found.runner.name == "pytest" && report.passed.is_none() => {
+            (Unknown, says("0 tests"))
+        }
         Status::Failed(Some(code)) => (Fail, Some(format!("exit status {code}"))),
         Status::Failed(None) => (Fail, says("it failed")),
         Status::Elsewhere => (Unknown, says("the command failed")),

@@ -36,9 +36,32 @@ fn runners_within(command: &str, wrappers: usize) -> Vec<NamedRunner> {
     all
 }
 
-/// Programs that run the program after their options.
-const WRAPPERS: &str = "env cross-env timeout gtimeout time nice ionice stdbuf sudo doas xargs xvfb-run \
-    nohup exec command setsid uvx npx bunx pnpx";
+/// Programs that run the program after their options, and which of the options have a value.
+const WRAPPERS: [(&str, &str); 12] = [
+    ("cross-env nohup command setsid", ""),
+    ("env", "-u -C --unset --chdir"),
+    ("timeout gtimeout", "-k -s --kill-after --signal"),
+    ("time", "-f -o --format --output"),
+    ("nice ionice", "-n -c --adjustment --class --classdata"),
+    ("stdbuf", "-i -o -e --input --output --error"),
+    (
+        "sudo doas",
+        "-u -g -h -p -C -D -R -r -t -T -U --user --group --host --prompt --close-from --chdir \
+         --chroot --role --type --command-timeout --other-user",
+    ),
+    ("xargs", "-a -d -E -I -L -n -P -s --arg-file --delimiter --max-args --max-lines --max-procs"),
+    (
+        "xvfb-run",
+        "-e -f -n -p -s -w --error-file --auth-file --server-num --xauth-protocol --server-args \
+         --wait",
+    ),
+    ("exec", "-a"),
+    ("uvx", "-p -w --from --with --with-editable --with-requirements --python --index --index-url"),
+    ("npx bunx pnpx", "-p -w --package --workspace"),
+];
+/// Options of programs that run others after a verb which have no value, though a word may follow.
+const FLAGS: &str =
+    "-- -i -t -it -ti -d -T --rm --init --privileged --interactive --tty --detach --stdin";
 /// Programs that do so after a verb: `poetry run pytest`, `docker exec app pytest`.
 const ENVIRONMENTS: &str = "uv poetry pipenv pdm hatch pixi pipx conda bundle mise coverage docker podman \
     docker-compose kubectl";
@@ -50,8 +73,29 @@ const PACKAGE_MANAGERS: &str = "npm pnpm yarn bun node";
 /// Whether a word may be a runner or a wrapper of one.
 fn is_program(word: &str) -> bool {
     let name = program(word);
-    let lists = [NAMES, WRAPPERS, ENVIRONMENTS, SHELLS, PACKAGE_MANAGERS, "make gmake eval"];
-    is_python(name) || lists.iter().any(|list| is_one_of(name, list))
+    let lists = [NAMES, ENVIRONMENTS, SHELLS, PACKAGE_MANAGERS, "make gmake eval"];
+    is_python(name)
+        || options_of_wrapper(name).is_some()
+        || lists.iter().any(|list| is_one_of(name, list))
+}
+
+/// The options with a value of a program that runs the program after its options.
+fn options_of_wrapper(name: &str) -> Option<&'static str> {
+    let found = WRAPPERS.iter().find(|(names, _)| is_one_of(name, names));
+    found.map(|(_, options)| *options)
+}
+
+/// The program that such a program runs, with its arguments.
+fn wrapped<'a>(args: &'a [String], with_value: &str) -> &'a [String] {
+    let mut is_value = false;
+    let end = args.iter().position(|word| {
+        let is_option = !is_value && word.starts_with(['-', '+']);
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        let is_skipped = is_value || is_option || is_number || is_assignment(word);
+        is_value = is_option && is_one_of(word, with_value);
+        !is_skipped
+    });
+    &args[end.unwrap_or(args.len())..]
 }
 
 /// The words after options and numbers. A word after an option is taken for its value, unless it is
@@ -63,7 +107,7 @@ fn after_options<'a>(args: &'a [String], verbs: &str) -> &'a [String] {
         let is_number = word.starts_with(|c: char| c.is_ascii_digit());
         let is_known = is_program(word) || is_one_of(word, verbs);
         let is_skipped = is_option || is_number || (is_value && !is_known);
-        is_value = is_option;
+        is_value = is_option && !is_one_of(word, FLAGS);
         !is_skipped
     });
     &args[end.unwrap_or(args.len())..]
@@ -78,16 +122,15 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
     let Some(wrappers) = wrappers.checked_sub(1) else {
         return Vec::new();
     };
-    let within = |words: &[String]| unwrap(after_options(words, ""), wrappers);
-    match name {
-        "timeout" | "gtimeout" => {
-            let mut found = within(args);
-            for found in &mut found {
-                found.timed = true;
-            }
-            found
+    if let Some(with_value) = options_of_wrapper(name) {
+        let asks = name == "command" && args.first().is_some_and(|it| is_one_of(it, "-v -V"));
+        let mut found = if asks { vec![] } else { unwrap(wrapped(args, with_value), wrappers) };
+        for found in &mut found {
+            found.timed |= is_one_of(name, "timeout gtimeout");
         }
-        _ if is_one_of(name, WRAPPERS) => within(args),
+        return found;
+    }
+    match name {
         "eval" => runners_within(&args.join(" "), wrappers),
         _ if is_one_of(name, SHELLS) => {
             let flag = args.iter().position(|word| {

@@ -29,7 +29,9 @@ fn runner_is_found_inside_its_wrappers() {
             Test,
             "pytest ;; cd app && pytest -q tests/test_cart.py::test_total ;; \
              CI=1 PYTHONPATH=. pytest ;; env -u HOME CI=1 pytest ;; timeout 60 pytest ;; \
-             timeout -k 5 60s pytest -x ;; time pytest ;; time -p nice -n 10 pytest ;; \
+             timeout -k 5 60s pytest -x ;; time pytest ;; sudo -n pytest ;; sudo -u web -- pytest ;; \
+             docker exec -it app pytest ;; docker run --rm python:3 pytest ;; \
+             xvfb-run -a -s '-screen 0 1024x768x24' pytest ;; time -p nice -n 10 pytest ;; \
              python -m pytest ;; python3.11 -X dev -m pytest tests/ ;; \
              .venv/bin/python -m pytest ;; /home/user/.venv/bin/pytest ;; uv run pytest ;; \
              uv run --with pytest-xdist -m pytest -n 4 ;; uv run --frozen python -m pytest ;; \
@@ -123,7 +125,11 @@ fn mention_of_a_runner_is_not_a_run() {
         cat <<END > run.sh\ncargo test\npytest\nEND ;; \
         cat > Makefile <<-'END'\n\ttest:\n\t\tpytest\n\tEND\nls ;; # pytest ;; \
         ls # && pytest ;; test -f pytest && cat pytest ;; which pytest ;; \
-        command -v cargo ;; vim tests/test_cart.py ;; python -c 'import pytest' ;; \
+        command -v cargo ;; command -v pytest ;; sudo -n apt-get -y install mocha ;; \
+        sudo -u mocha apt-get -y install jest ;; env -i apt-get -y install mocha ;; \
+        npx --yes create-react-app mocha ;; docker run --rm node:20 apt-get -y install mocha ;; \
+        docker exec -it app apt-get -y install mocha ;; kubectl exec pod-1 -- apt-get -y install mocha ;; \
+        xargs -a mocha ls ;; nice -n 5 apt-get -y install mocha ;; vim tests/test_cart.py ;; python -c 'import pytest' ;; \
         python test_cart.py ;; npm run dev ;; npm run test:watch ;; docker compose up -d ;; \
         docker exec test-db ls ;; docker compose exec -T e2e sh ;; kubectl exec build-1 -- ls ;; \
         uv run test_cart.py ;; poetry run check.py ;; node build.js --test ;; \

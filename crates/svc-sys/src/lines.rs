@@ -7,6 +7,7 @@
 use std::io;
 
 use memchr::memchr;
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
 /// Capacity of the buffer that is kept after a long line.
@@ -101,6 +102,13 @@ impl LineSplitter {
 fn char_start(bytes: &[u8], at: usize) -> usize {
     let first = at.saturating_sub(3).max(1);
     (first..=at).rev().find(|at| bytes[*at] & 0xC0 != 0x80).unwrap_or(at)
+}
+
+/// A value as one line of JSON, with its line feed.
+pub fn json_line(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// Reads lines from a stream. `next` is cancel-safe.

@@ -58,23 +58,14 @@ pub enum ConnectError {
 /// The socket is bound under a random name and then renamed, so nobody connects before its mode is
 /// set, and the socket of a killed process is replaced. The caller holds a lock on the folder.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    let mut suffix = [0; 8];
-    getrandom::fill(&mut suffix).map_err(io::Error::other)?;
-    let temporary = path.with_file_name(format!(".{}", hex::encode(suffix)));
-    let address = Address::new(&temporary)?;
-    let listener = UnixListener::bind(&address.path)?;
-    let renamed = fs::set_permissions(&temporary, Permissions::from_mode(0o600))
-        .and_then(|()| fs::symlink_metadata(&temporary))
-        .and_then(|metadata| fs::rename(&temporary, path).map(|()| metadata));
-    match renamed {
-        Ok(metadata) => {
-            Ok((listener, SocketFile { path: path.to_owned(), file: identity(&metadata) }))
-        }
-        Err(error) => {
-            fs::remove_file(&temporary).ok();
-            Err(error)
-        }
-    }
+    let bind = |temporary: &Path| UnixListener::bind(&Address::new(temporary)?.path);
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let bound = tempfile::Builder::new().prefix(".").rand_bytes(16).make_in(folder, bind)?;
+    fs::set_permissions(bound.path(), Permissions::from_mode(0o600))?;
+    let file = identity(&fs::symlink_metadata(bound.path())?);
+    let (listener, temporary) = bound.into_parts();
+    temporary.persist(path)?;
+    Ok((listener, SocketFile { path: path.to_owned(), file }))
 }
 
 impl Drop for SocketFile {

@@ -10,7 +10,8 @@ mod show;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use svc_sys::config::sources::ImportedClient;
+use svc_model::hook::HookClient;
+use svc_sys::config::hook_client;
 
 pub(super) use self::edit::AddArgs;
 pub(super) use self::server_file::change_config;
@@ -108,7 +109,8 @@ pub(super) enum McpCommand {
     )]
     Import {
         /// claude-code, codex, gemini or opencode
-        client: ImportedClient,
+        #[arg(value_parser = hook_client)]
+        client: HookClient,
         /// Remove the entries from the client's own file, so that each server starts once
         #[arg(long = "move")]
         is_move: bool,

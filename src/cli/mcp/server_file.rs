@@ -11,9 +11,10 @@ use svc_install::apply::diff;
 use svc_install::document::{ConfigDocument, FileFormat, PathStep};
 use svc_install::file::{self, FileError, ForeignFile, LinkRule};
 use svc_install::{Edit, FileChange, FileOutcome, InstallRecord, InstallScope, Installer};
+use svc_model::hook::HookClient;
 use svc_model::source::{SourceEntry, SourceProblem, SourceTransport, source_name};
 use svc_sys::config::FileConfig;
-use svc_sys::config::sources::{ImportFile, ImportedClient, SourceChoices, SourceDocument};
+use svc_sys::config::sources::{ImportFile, SourceChoices, SourceDocument};
 use svc_sys::git_repository::project_root;
 use svc_sys::{bounded_file, private_file, telemetry};
 
@@ -194,8 +195,8 @@ pub(super) async fn tell_daemon(context: &Context) {
 /// Largest file of a client, in bytes. Some clients keep a history in it.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
-pub(super) async fn import(context: &Context, client: ImportedClient, is_move: bool) -> ExitResult {
-    let file = client.file(&context.env);
+pub(super) async fn import(context: &Context, client: HookClient, is_move: bool) -> ExitResult {
+    let file = ImportFile::new(client, &context.env);
     let path = file.path().display().to_string();
     let entries = match file.read() {
         None => bail!("{} has no servers here: there is no {path}", client.as_str()),
@@ -283,7 +284,7 @@ pub(super) async fn import(context: &Context, client: ImportedClient, is_move: b
         ));
     }
     let text = bounded_file::read_text(file.path(), MAX_FILE).ok().flatten().unwrap_or_default();
-    if is_move && !client.has_us(&text) {
+    if is_move && !file.has_us(&text) {
         output::note(&format!(
             "{} does not have svc yet, so it has none of these tools now: `svc install {0}`",
             client.as_str()
@@ -299,9 +300,9 @@ fn take_out(context: &Context, file: &ImportFile, names: &[String]) -> Result<Op
     let locations = context.client_locations()?;
     let record = InstallRecord::read(home)?;
     let mut installer = Installer { home, locations: &locations, record, dry_run: false };
-    let edits = vec![Edit::Take { table: file.client.key(), names: names.to_vec() }];
+    let edits = vec![Edit::Take { table: file.key(), names: names.to_vec() }];
     let change = FileChange { path: file.path().to_owned(), edits };
-    let outcome = installer.install(file.client.known(), InstallScope::User, &change);
+    let outcome = installer.install(file.known_client(), InstallScope::User, &change);
     match outcome {
         Ok(FileOutcome::Changed(change)) => Ok(Some(change)),
         Ok(FileOutcome::Unchanged) => Ok(None),

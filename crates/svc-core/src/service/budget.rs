@@ -11,6 +11,7 @@ use std::{
 
 use svc_model::{BudgetBounds, BudgetKind, Caller, Principal, Timestamp};
 use svc_store::WriteTx;
+use tokio::sync::Notify;
 
 use super::{Error, Result};
 
@@ -26,6 +27,8 @@ struct BudgetLevels {
     held: HashMap<(Principal, BudgetKind), u64>,
     /// Unix nanoseconds at which the charge for the principal's stored bytes has decayed to zero.
     stored_until: HashMap<Principal, i128>,
+    /// Wakes those who wait for such a hold to be dropped.
+    waiting: HashMap<(Principal, BudgetKind), Arc<Notify>>,
     /// Rows that a principal may store before they are counted again. Deleted rows do not raise it,
     /// so it is never too large.
     rows_before_count: HashMap<Principal, u64>,
@@ -57,6 +60,9 @@ impl Drop for BudgetHold {
             if *held == 0 {
                 taken.held.remove(&key);
             }
+        }
+        if let Some(freed) = taken.waiting.remove(&key) {
+            freed.notify_waiters();
         }
     }
 }
@@ -93,6 +99,25 @@ impl Budget {
             taken.held.insert(key, next);
         }
         Ok(Some(BudgetHold { budget: self.clone(), principal, kind, amount }))
+    }
+
+    /// As [`Self::hold`], but waits for capacity, of which the bound must have enough.
+    pub(super) async fn hold_when_free(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+    ) -> Option<BudgetHold> {
+        loop {
+            let key = (caller.principal(), kind);
+            let freed = Arc::clone(self.lock().waiting.entry(key).or_default());
+            // Before the attempt, so that no hold is dropped unseen between the two.
+            let freed = freed.notified();
+            match self.hold(caller, kind, amount) {
+                Ok(hold) => return hold,
+                Err(_) => freed.await,
+            }
+        }
     }
 
     /// Charges bytes that are about to be stored, all of them or none. The charge decays evenly
@@ -185,7 +210,12 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{
+        pin::pin,
+        sync::atomic::{AtomicU32, Ordering},
+        task::{Context, Poll, Wake, Waker},
+        time::Duration,
+    };
 
     use svc_model::TokenId;
 
@@ -219,6 +249,39 @@ mod tests {
         take(&greedy).unwrap_err();
         drop((second, third));
         assert!(budget.lock().held.is_empty(), "nothing is left behind");
+    }
+
+    #[test]
+    fn who_waits_is_woken_when_a_hold_of_the_same_principal_is_dropped() {
+        let budget = budget_with(BudgetKind::UnreadBytes, 3);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let take = |caller, amount| budget.hold(caller, BudgetKind::UnreadBytes, amount).unwrap();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut cx = Context::from_waker(&waker);
+        let (one, two, theirs) = (take(&greedy, 1), take(&greedy, 2), take(&other, 3));
+        let mut waits = pin!(budget.hold_when_free(&greedy, BudgetKind::UnreadBytes, 2));
+        assert!(waits.as_mut().poll(&mut cx).is_pending());
+        drop(theirs);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "the capacity of another is none for it");
+        drop(one);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "at once, without a timer");
+        assert!(waits.as_mut().poll(&mut cx).is_pending(), "one is free, two are needed");
+        drop(two);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+        let Poll::Ready(hold) = waits.as_mut().poll(&mut cx) else { panic!("there is room") };
+        drop(hold);
+        let taken = budget.lock();
+        assert!(taken.held.is_empty() && taken.waiting.is_empty(), "nothing is left behind");
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[test]

@@ -144,6 +144,17 @@ impl Services {
         self.core.budget.hold(caller, kind, amount)
     }
 
+    /// As [`Self::hold`], but waits for capacity, of which the bound must have enough.
+    #[boxed]
+    pub async fn hold_when_free(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+    ) -> Option<BudgetHold> {
+        self.core.budget.hold_when_free(caller, kind, amount).await
+    }
+
     /// Charges bytes that are about to be stored for the caller, all of them or none.
     ///
     /// # Errors

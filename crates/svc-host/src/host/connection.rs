@@ -13,6 +13,7 @@ use serde_json::Value;
 use svc_client::hosts::socket_path;
 use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody, AgentInfo};
 use svc_model::{AgentId, Clock, Timestamp};
+use svc_sys::lines::json_line;
 use svc_sys::local_socket::{self, SocketFile};
 use svc_wire::host_protocol::{
     AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL, HistoryPage, HistoryQuery, HostInfo,
@@ -434,13 +435,7 @@ fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
 
 /// A delta of an unfinished entry is an event without an offset.
 fn delta(piece: AgentDelta, host: &HostContext) -> Vec<u8> {
-    let mut line = serde_json::to_vec(&AgentEvent {
-        body: AgentEventBody::Delta(piece),
-        agent_id: host.agent_id.clone(),
-        offset: 0,
-        timestamp: host.clock.now(),
-    })
-    .unwrap_or_default();
-    line.push(b'\n');
-    line
+    let (agent_id, timestamp) = (host.agent_id.clone(), host.clock.now());
+    let body = AgentEventBody::Delta(piece);
+    json_line(&AgentEvent { body, agent_id, offset: 0, timestamp }).unwrap_or_default()
 }

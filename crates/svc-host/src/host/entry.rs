@@ -16,13 +16,12 @@ use rustix::process::Signal;
 use svc_client::hosts::spool_path;
 use svc_model::agent::{AGENT_MARK, AgentBackend, HostSpec, HostStarted};
 use svc_model::{Clock as _, Ids, SystemClock, random_bytes};
-use svc_sys::lines::{Line, LineSplitter};
+use svc_sys::lines::{Line, LineSplitter, json_line};
 use svc_sys::private_file;
-use svc_sys::process_list::ProcessEntry;
+use svc_sys::process_list::{ProcessEntry, signal_name};
 use svc_wire::host_protocol::{StopAgent, StopAnswer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep_until, timeout};
 
@@ -32,6 +31,7 @@ use super::backend::protocol_of;
 use super::connection::{AgentCommands, HostCommand, HostContext, HostSocket};
 use super::reaper::{AgentExit, AgentPipes, AgentProcess, ReaperOrder, run_reaper};
 use super::record::{AgentEnd, PartialEntry};
+use crate::runner::Signals;
 
 /// Argument of the second process, which is the host in its own session.
 const DETACHED: &str = "--detached";
@@ -97,8 +97,7 @@ fn own_program() -> PathBuf {
 }
 
 fn report(started: &HostStarted) {
-    let mut line = serde_json::to_vec(started).unwrap_or_default();
-    line.push(b'\n');
+    let line = json_line(started).unwrap_or_default();
     // The reader may be gone.
     io::stdout().write_all(&line).ok();
 }
@@ -273,9 +272,7 @@ async fn run(
     tokio::spawn(feed(pipes.stdin, parts, spool.clone()));
     let mut stdout = RunOutput::new(pipes.stdout, spool.clone());
     let mut stderr = RunOutput::new(pipes.stderr, spool.clone());
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    let mut signals = Signals::new()?;
     let mut stops: VecDeque<StopWaiter> = VecDeque::new();
     let exit = exit.wait();
     tokio::pin!(exit);
@@ -289,9 +286,9 @@ async fn run(
             block = stdout.next(), if stdout.is_open => stdout.take(block, &mut agent, true),
             block = stderr.next(), if stderr.is_open => stderr.take(block, &mut agent, false),
             () = until(deadline) => agent.tick(Instant::now()),
-            _ = terminate.recv() => agent.stop(Some(HOST_STOP), Some("SIGTERM"), Instant::now()),
-            _ = interrupt.recv() => agent.stop(Some(HOST_STOP), Some("SIGINT"), Instant::now()),
-            _ = hangup.recv() => {}
+            signal = signals.next() => if signal != Signal::HUP {
+                agent.stop(Some(HOST_STOP), signal_name(signal.as_raw()), Instant::now());
+            },
         }
     };
     timeout(OUTPUT_TIMEOUT, async {

@@ -27,6 +27,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 use serde::{Deserialize, Serialize};
+use svc_sys::lines::json_line;
 use svc_sys::process_list::{self, ProcessEntry, pids, signal_held};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
@@ -143,9 +144,7 @@ fn start(order: &ReaperOrder, [stdin, stdout, stderr]: [OwnedFd; 3]) -> io::Resu
 }
 
 fn report(control: &mut StdUnixStream, report: &ReaperReport) -> io::Result<()> {
-    let mut line = serde_json::to_vec(report)?;
-    line.push(b'\n');
-    control.write_all(&line)
+    control.write_all(&json_line(report)?)
 }
 
 /// Obeys the host until the socket ends, then kills all processes and ends this one.
@@ -317,8 +316,7 @@ impl AgentProcess {
     }
 
     async fn command(&mut self, command: ReaperCommand) {
-        let Ok(mut line) = serde_json::to_vec(&command) else { return };
-        line.push(b'\n');
+        let Ok(line) = json_line(&command) else { return };
         // If the reaper has ended, no process is left to signal.
         self.control.write_all(&line).await.ok();
     }

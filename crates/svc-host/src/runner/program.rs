@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{Clock as _, FrameKind, SystemClock};
+use svc_sys::lines::json_line;
 use svc_sys::process_list::{self, signal_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -135,7 +136,7 @@ impl Signals {
         })
     }
 
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::INT,
             _ = self.terminate.recv() => Signal::TERM,
@@ -178,9 +179,7 @@ impl EventNumbering {
         }
         let id = format!("{}-{}", self.run, self.next);
         self.next += 1;
-        let mut line = serde_json::to_vec(&PostedEvent { kind, data, id })?;
-        line.push(b'\n');
-        Ok(line)
+        json_line(&PostedEvent { kind, data, id })
     }
 }
 

@@ -18,6 +18,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_client::{Client, ClientError, Discovery, backoff, encode};
+use svc_sys::lines::json_line;
 use svc_sys::{private_file, spool};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -85,8 +86,7 @@ impl Spool {
         let path = folder.join(format!("{}.ndjson", header.run));
         let create = || {
             private_file::prepare_home(folder)?;
-            let mut line = serde_json::to_vec(header)?;
-            line.push(b'\n');
+            let line = json_line(header)?;
             let file = private_file::create_new_held(&path, &line)?;
             fcntl_setfl(&file, OFlags::APPEND)?;
             Ok::<_, io::Error>((file, line.len() as u64))

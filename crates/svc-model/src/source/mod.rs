@@ -14,7 +14,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use crate::{Timestamp, quote::is_invisible, words::words};
+use crate::{Timestamp, json::code_unit, quote::is_invisible, words::words};
 
 pub(crate) use entry::loads_code;
 pub use entry::{
@@ -276,21 +276,64 @@ impl Redactor {
         self.0.is_empty()
     }
 
-    /// The text without the secrets, both as they are and as JSON escapes them.
+    /// The text without the secrets, both as they are and in every form that JSON allows.
     pub fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for secret in &self.0 {
+            // First, so that no backslash is left before what replaces an escaped secret.
+            if let Some(hidden) = without_escaped(&text, secret) {
+                text = Cow::Owned(hidden);
+            }
             if text.contains(secret.as_str()) {
                 text = Cow::Owned(text.replace(secret.as_str(), "***"));
-            }
-            let written = serde_json::to_string(secret).unwrap_or_default();
-            let inner = written.trim_matches('"');
-            if inner != secret && !inner.is_empty() && text.contains(inner) {
-                text = Cow::Owned(text.replace(inner, "***"));
             }
         }
         text
     }
+}
+
+/// The text without a secret of which any characters may be escapes of JSON: some programs escape
+/// `/`, `<` and all that is not ASCII. `None` if it is not there.
+fn without_escaped(text: &str, secret: &str) -> Option<String> {
+    if !text.contains('\\') {
+        return None;
+    }
+    let (mut hidden, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some((_, length)) = first_character(&text[at..]) {
+        let end = secret.chars().try_fold(at, |at, expected| {
+            let (found, length) = first_character(&text[at..])?;
+            (found == expected).then_some(at + length)
+        });
+        if let Some(end) = end {
+            hidden.push_str(&text[copied..at]);
+            hidden.push_str("***");
+            copied = end;
+        }
+        at = end.unwrap_or(at + length);
+    }
+    (copied > 0).then(|| hidden + &text[copied..])
+}
+
+/// The first character, which may be an escape of JSON, and its length in the text.
+fn first_character(text: &str) -> Option<(char, usize)> {
+    let first = text.chars().next()?;
+    let escaped = text.as_bytes().get(1).filter(|_| first == '\\');
+    Some(match escaped {
+        Some(byte @ (b'"' | b'\\' | b'/')) => (char::from(*byte), 2),
+        Some(b'b') => ('\u{8}', 2),
+        Some(b'f') => ('\u{c}', 2),
+        Some(b'n') => ('\n', 2),
+        Some(b'r') => ('\r', 2),
+        Some(b't') => ('\t', 2),
+        Some(b'u') => {
+            let units = [0, 6].into_iter().map_while(|at| code_unit(text.as_bytes(), at));
+            match char::decode_utf16(units).next() {
+                Some(Ok(character)) => (character, 6 * character.len_utf16()),
+                _ => (first, 1),
+            }
+        }
+        _ => (first, first.len_utf8()),
+    })
 }
 
 const OWN: &str = "own";
@@ -441,6 +484,20 @@ mod tests {
             ("abc", "abc"),
             ("nothing", "nothing"),
             ("longer-abcd", "***"),
+        ] {
+            assert_eq!(redactor.hide(text), expected, "{text}");
+        }
+        let redactor = Redactor::new(["a/b<é😀".to_owned(), "\\n/x\n".to_owned()]);
+        for (text, expected) in [
+            (r#"["a\/b<é😀"]"#, r#"["***"]"#),
+            (r#"["a/b\u003c\u00E9\ud83d\uDE00","x\n"]"#, r#"["***","x\n"]"#),
+            (r#"["\\n\/x\n"]"#, r#"["***"]"#),
+            ("\\a/b<é😀", "\\***"),
+            // Another text, half a character, and an escape without an end.
+            (r#"["a\\/b<é😀"]"#, r#"["a\\/b<é😀"]"#),
+            (r#"["a/b<é\ud83d"]"#, r#"["a/b<é\ud83d"]"#),
+            (r"a/b<\u00e", r"a/b<\u00e"),
+            ("a/b<é\\", "a/b<é\\"),
         ] {
             assert_eq!(redactor.hide(text), expected, "{text}");
         }

@@ -15,7 +15,7 @@ use svc_core::{
     service::{Error, Services},
     tools::{Call, Catalogue, ErrorType, Failure, HOOK_EVENT},
 };
-use svc_model::{Caller, limits};
+use svc_model::{Caller, Timestamp, limits};
 use svc_sys::{
     config::Config,
     spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED},
@@ -230,7 +230,8 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: PathBu
     loop {
         let mut pause = limits::RECORDS_POLL.min(maintenance);
         let record = |line| record_line(&services, &catalogue, line);
-        match drain_spool(&spool, record).await {
+        let oldest = services.now().minus(limits::HOOK_IDS_KEPT);
+        match drain_spool(&spool, oldest, record).await {
             Ok(DrainedEvents { recorded, left }) => {
                 if recorded > 0 {
                     tracing::info!(events = recorded, "took in the events of the hooks' spool");
@@ -306,9 +307,10 @@ struct DrainedEvents {
 
 /// Records every event of `hooks.spool`, where hooks store events while the daemon is away.
 /// `record` returns whether a line counts as an event. A line that is refused for now stays in the
-/// spool, and the others do not wait for it.
+/// spool unless its event is before `oldest`, and the others do not wait for it.
 async fn drain_spool<R>(
     spool: &HookSpool,
+    oldest: Timestamp,
     record: impl Fn(String) -> R,
 ) -> io::Result<DrainedEvents>
 where
@@ -328,6 +330,13 @@ where
                 // The disk may be full, so the spool is kept. Events that are recorded already are
                 // recognised when they are sent again.
                 Err(Undrained::Stop(error)) => return Err(error),
+                // Its id is forgotten, so a copy that did arrive would no longer be recognised.
+                Err(Undrained::Later(reason)) if is_before(&line, oldest) => {
+                    tracing::warn!(
+                        reason,
+                        "an old event in the hooks' spool is refused and dropped"
+                    );
+                }
                 Err(Undrained::Later(reason)) => {
                     tracing::debug!(reason, "an event in the hooks' spool is refused for now");
                     left.push(line);
@@ -341,6 +350,12 @@ where
             return Ok(drained);
         }
     }
+}
+
+/// Whether a line tells a time before `oldest`.
+fn is_before(line: &str, oldest: Timestamp) -> bool {
+    let time = |line: Value| Timestamp::parse(line["at"].as_str()?);
+    serde_json::from_str(line).ok().and_then(time).is_some_and(|at| at < oldest)
 }
 
 /// Runs work on the spool, which may wait for the lock of a hook.
@@ -508,10 +523,14 @@ mod tests {
     async fn refused_line_of_the_spool_is_tried_again_and_no_other_waits_for_it() {
         let home = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(home.path());
-        spool.append_all(&["1", "full", "2", "note"]).expect("are appended");
+        let (old, late) =
+            (r#"{"at":"1970-01-01T00:00:01Z","n":"full"}"#, Timestamp::from_millis(2000));
+        spool.append_all(&["1", "full", old, "2", "note"]).expect("are appended");
         let recorded = Mutex::new(Vec::new());
         let of_line = |line: String| match line.as_str() {
-            "full" => not_drained(Error::LimitReached("many".to_owned())).map(|()| false),
+            line if line.contains("full") => {
+                not_drained(Error::LimitReached("many".to_owned())).map(|()| false)
+            }
             "away" => not_drained(Error::Unavailable(StoreError::Stopped)).map(|()| false),
             _ => {
                 let is_event = line != "note";
@@ -520,16 +539,21 @@ mod tests {
             }
         };
         let record = |line| std::future::ready(of_line(line));
-        let drained = drain_spool(&spool, &record).await.expect("is drained");
-        assert_eq!(drained, DrainedEvents { recorded: 2, left: 1 });
+        let early = Timestamp::from_millis(1000);
+        let drained = drain_spool(&spool, early, &record).await.expect("is drained");
+        assert_eq!(drained, DrainedEvents { recorded: 2, left: 2 });
+        // Of those that are refused, what is too old is dropped.
+        let drained = drain_spool(&spool, late, &record).await.expect("is drained");
+        assert_eq!(drained, DrainedEvents { recorded: 0, left: 1 });
         spool.append_all(&["3", "away", "4"]).expect("are appended");
-        let stopped = drain_spool(&spool, &record).await.expect_err("nothing can be recorded");
+        let stopped =
+            drain_spool(&spool, late, &record).await.expect_err("nothing can be recorded");
         assert_eq!(stopped.kind(), ErrorKind::Other);
         assert_eq!(*recorded.lock().expect("no test panicked"), ["1", "2", "note", "3"]);
         // None is lost.
         assert_eq!(spool.take().expect("is read"), ["full", "3", "away", "4"]);
         let drained =
-            drain_spool(&spool, |_| std::future::ready(Ok(true))).await.expect("is drained");
+            drain_spool(&spool, late, |_| std::future::ready(Ok(true))).await.expect("is drained");
         assert_eq!(drained, DrainedEvents { recorded: 4, left: 0 });
         assert_eq!(spool.take().expect("is read"), Vec::<String>::new());
     }

@@ -9,7 +9,6 @@
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use axum::{
@@ -23,16 +22,12 @@ use http_body::{Body as _, Frame, SizeHint};
 use svc_core::service::{BudgetHold, Credential, Services};
 use svc_model::{BudgetKind, Caller, REQUEST_UNIT_BYTES, limits};
 use svc_wire::sse;
-use tokio::time::sleep;
 
 use super::{
     Problem,
     entry::{self, Identified},
 };
 use crate::web::{EndsWithToken, RouteName};
-
-/// How often a stream whose reader has no budget left tries again.
-const CAPACITY_POLL: Duration = Duration::from_millis(20);
 
 pub(super) struct Admission {
     services: Services,
@@ -154,8 +149,11 @@ fn reserve_unread(
     caller: &Caller,
     bytes: u64,
 ) -> Result<Option<BudgetHold>, svc_core::service::Error> {
-    let bound = services.tuning().budget.bound(BudgetKind::UnreadBytes);
-    services.hold(caller, BudgetKind::UnreadBytes, bytes.min(bound))
+    services.hold(caller, BudgetKind::UnreadBytes, countable(services, bytes))
+}
+
+fn countable(services: &Services, bytes: u64) -> u64 {
+    bytes.min(services.tuning().budget.bound(BudgetKind::UnreadBytes))
 }
 
 #[derive(Debug, Clone)]
@@ -179,12 +177,10 @@ impl AnswerReader {
     }
 
     async fn wait_for_capacity(self, bytes: Bytes) -> Bytes {
-        loop {
-            sleep(CAPACITY_POLL).await;
-            if let Ok(hold) = self.hold(&bytes) {
-                return Self::counted(bytes, hold);
-            }
-        }
+        let amount = countable(&self.services, bytes.len() as u64);
+        let hold = self.services.hold_when_free(&self.caller, BudgetKind::UnreadBytes, amount);
+        let hold = hold.await;
+        Self::counted(bytes, hold)
     }
 }
 
@@ -281,7 +277,7 @@ impl http_body::Body for AnswerBody {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
     use http_body_util::BodyExt as _;
     use svc_core::service::{Services, Tuning, testing};

@@ -5,10 +5,13 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process::{ExitCode, Stdio},
+    sync::LazyLock,
     time::Duration,
 };
 
+use encoding_rs::{Encoding, UTF_8};
 use htmd::HtmlToMarkdown;
+use regex_automata::{meta::Regex, util::syntax};
 use reqwest::{Client, Url, header, redirect};
 #[cfg(target_os = "linux")]
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -146,20 +149,52 @@ async fn read(
 ) -> Result<FetchResult, ToolError> {
     let status = reply.status().as_u16();
     let kind = reply.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let kind =
-        kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let kind = kind.unwrap_or_default();
+    let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+    let (kind, charset) = (kind.trim().to_ascii_lowercase(), charset_of(parameters));
     let failed = |error| unavailable(format!("url: it broke off: {}", problem_of(error)));
     let (body, truncated) = read_body(&mut reply, max_bytes).await.map_err(failed)?;
     let is_html = matches!(kind.as_str(), "text/html" | "application/xhtml+xml")
         || (kind.is_empty() && body.trim_ascii_start().starts_with(b"<!"));
-    if !is_html && body.iter().take(8192).any(|byte| *byte == 0) {
+    let text = decoded(&body, charset, is_html);
+    if !is_html && text.chars().take(8192).any(|character| character == '\0') {
         return Err(unavailable(format!("url: it is {kind}, and no text")));
     }
-    let text = String::from_utf8_lossy(&body).into_owned();
     let text = if is_html { markdown_of(text).await } else { text };
     // The text is untrusted and is shown to a model.
     let content = quote::plain(&text).into_owned();
     Ok(FetchResult { url: url.into(), status, content, truncated })
+}
+
+/// The encoding that the parameters of a `Content-Type` name.
+fn charset_of(parameters: &str) -> Option<&'static Encoding> {
+    let mut named = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+    let (_, label) = named.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))?;
+    let label = label.trim().trim_matches(['"', '\'']);
+    Encoding::for_label_no_replacement(label.as_bytes())
+}
+
+/// Bytes at the beginning of a page in which its encoding may be named.
+const CHARSET_WITHIN: usize = 1024;
+
+/// The text of a body: by its byte order mark, else by the charset of its `Content-Type`, else by
+/// what a page says of itself, else as UTF-8.
+fn decoded(body: &[u8], charset: Option<&'static Encoding>, is_html: bool) -> String {
+    static NAMED: LazyLock<Regex> = LazyLock::new(|| {
+        let pattern = r#"(?i-u)<(?:meta|\?xml)\s[^>]*?(?:charset|encoding)\s*=\s*["']?([-\w.:]+)"#;
+        let bytes = syntax::Config::new().utf8(false);
+        Regex::builder().syntax(bytes).build(pattern).expect("is well formed")
+    });
+    let named = || {
+        let start = &body[..body.len().min(CHARSET_WITHIN)];
+        let mut found = NAMED.create_captures();
+        NAMED.captures(start, &mut found);
+        let label = &start[found.get_group(1).filter(|_| is_html)?];
+        // What says so in bytes of ASCII is no UTF-16.
+        Encoding::for_label_no_replacement(label).map(Encoding::output_encoding)
+    };
+    let encoding = charset.or_else(named).unwrap_or(UTF_8);
+    encoding.decode(body).0.into_owned()
 }
 
 /// Whether an address is not globally reachable.
@@ -369,6 +404,39 @@ mod tests {
             let input = FetchArguments { url: url.to_owned(), timeout_ms: 5000, max_bytes: 100 };
             let error = fetch(&input, false).await.expect_err(url);
             assert_eq!(error.kind, kind, "{url}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn charset_is_that_of_the_mark_the_header_or_the_page() {
+        for (parameters, body, is_html, expected) in [
+            ("", "é".as_bytes(), false, "é"),
+            ("", b"\xe9", false, "\u{fffd}"),
+            ("charset=ISO-8859-1", b"\xe9 \x80", false, "é €"),
+            (" Charset = \"windows-1251\" ; x=y", b"\xcf\xf0\xe8", false, "При"),
+            ("charset=shift_jis", b"\x93\xfa\x96\x7b", true, "日本"),
+            ("charset=utf-16le", b"a\0\xe9\0", false, "aé"),
+            ("charset=latin1", b"\xef\xbb\xbf\xc3\xa9", false, "é"),
+            ("", b"\xff\xfea\0", false, "a"),
+            ("charset=unknown", "é".as_bytes(), false, "é"),
+            ("", b"<META charset='gbk'>\xd6\xd0", true, "<META charset='gbk'>中"),
+            ("", b"<meta charset=gbk>\xd6", false, "<meta charset=gbk>\u{fffd}"),
+            ("charset=utf-8", "<meta charset=gbk>é".as_bytes(), true, "<meta charset=gbk>é"),
+            ("", "<meta charset=utf-16>é".as_bytes(), true, "<meta charset=utf-16>é"),
+            (
+                "",
+                b"<meta http-equiv=Content-Type content=\"text/html; charset=latin1\">\xe9",
+                true,
+                "<meta http-equiv=Content-Type content=\"text/html; charset=latin1\">é",
+            ),
+            (
+                "",
+                b"<?xml version='1.0' encoding='iso-8859-15'?>\xa4",
+                true,
+                "<?xml version='1.0' encoding='iso-8859-15'?>€",
+            ),
+        ] {
+            assert_eq!(decoded(body, charset_of(parameters), is_html), expected, "{expected}");
         }
     }
 

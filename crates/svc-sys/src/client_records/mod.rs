@@ -5,6 +5,7 @@ pub mod claude;
 mod turn_ends;
 
 pub use claude::{ClaudeSession, RecordFault};
+pub use turn_ends::codex_control_socket;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,12 +60,6 @@ pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opti
         Ok(_) => None,
         Err(fault) => Some(fault),
     }
-}
-
-/// Path of the socket of a Codex process's app-server; `None` if unknown. The caller checks whether
-/// a process listens there.
-pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
-    turn_ends::control_socket(process)
 }
 
 /// Socket on which a session's client takes messages: the inbox of Claude Code, or the app-server

@@ -9,7 +9,6 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Value;
 use svc_model::hook::one_line;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, limits};
@@ -33,8 +32,9 @@ pub(super) fn read_codex(process: &ProcessIdentity, thread: &str) -> Option<Clie
     codex_record_in(&codex_home(process.pid)?.join("sessions"), thread)
 }
 
-/// The socket of the app-server that all Codex terminals of a user share.
-pub(super) fn control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
+/// Path of the socket of the app-server that all Codex terminals of a user share; `None` if unknown.
+/// The caller checks whether a process listens there.
+pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
     let home = codex_home(process.pid).filter(|home| home.is_absolute())?;
     Some(home.join("app-server-control/app-server-control.sock"))
 }
@@ -69,45 +69,28 @@ fn began(thread: &str) -> Option<Timestamp> {
     Some(Timestamp::from_millis(millis))
 }
 
-#[derive(Debug, Deserialize)]
-struct RolloutEntry {
-    timestamp: String,
-    payload: EventPayload,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum EventPayload {
-    TaskStarted,
-    TaskComplete {
-        error: Option<TurnError>,
-    },
-    TurnAborted,
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Debug, Deserialize)]
-struct TurnError {
-    #[serde(default)]
-    message: String,
+fn time_of(entry: &Value) -> Option<Timestamp> {
+    entry["timestamp"].as_str().and_then(Timestamp::parse)
 }
 
 /// The end of a turn after the last start of one. The first line of `tail` may be incomplete.
 fn parse_codex(tail: &str) -> Option<ClientRecord> {
     let mut ended = None;
     for line in tail.lines().filter(|line| line.contains(r#""type":"event_msg""#)) {
-        let Ok(entry) = serde_json::from_str::<RolloutEntry>(line) else { continue };
-        let failure = match entry.payload {
-            EventPayload::Other => continue,
-            EventPayload::TaskStarted => {
+        let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
+        let error = &entry["payload"]["error"];
+        let failure = match entry["payload"]["type"].as_str() {
+            Some("task_complete") if error.is_object() => {
+                Some(reason(error["message"].as_str().unwrap_or_default()))
+            }
+            Some("task_complete" | "turn_aborted") => None,
+            Some("task_started") => {
                 ended = None;
                 continue;
             }
-            EventPayload::TaskComplete { error } => error.map(|error| reason(&error.message)),
-            EventPayload::TurnAborted => None,
+            _ => continue,
         };
-        ended = Timestamp::parse(&entry.timestamp).map(|at| turn_end(at, failure));
+        ended = time_of(&entry).map(|at| turn_end(at, failure));
     }
     ended
 }
@@ -167,7 +150,6 @@ fn open_gemini(path: &Path, session_id: &str) -> Option<File> {
 
 /// When a person ended a turn after the last prompt. The first line of `tail` may be incomplete.
 fn parse_gemini(tail: &str) -> Option<ClientRecord> {
-    let time_of = |entry: &Value| entry["timestamp"].as_str().and_then(Timestamp::parse);
     let (mut ended, mut copied_at) = (None, None);
     for line in tail.lines().filter(|line| line.contains(r#""type":"#)) {
         let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };

@@ -153,19 +153,11 @@ impl AgentEntry {
     fn resolve(&self, name: &str, env: &Env) -> ResolvedInstance {
         match &self.instance {
             Ok(instance) => resolve(instance.clone(), env),
-            Err(problem) => ResolvedInstance {
-                view: InstanceView {
-                    instance: name.to_owned(),
-                    backend: self.backend.clone(),
-                    status: InstanceStatus::Misconfigured,
-                    callable: false,
-                    reason: Some(problem.to_string()),
-                    tags: Vec::new(),
-                    failover_to: Vec::new(),
-                    live: 0,
-                },
-                instance: None,
-            },
+            Err(problem) => {
+                let refusal = (InstanceStatus::Misconfigured, problem.to_string());
+                let view = view_of(name.to_owned(), self.backend.clone(), Some(refusal));
+                ResolvedInstance { view, instance: None }
+            }
         }
     }
 }
@@ -276,28 +268,29 @@ fn read_instance(
     })
 }
 
+/// Why an instance is not callable.
+type Refusal = (InstanceStatus, String);
+
+fn view_of(instance: String, backend: String, refusal: Option<Refusal>) -> InstanceView {
+    let callable = refusal.is_none();
+    let (status, reason) = refusal.unzip();
+    let status = status.unwrap_or(InstanceStatus::Callable);
+    let (tags, failover_to) = (Vec::new(), Vec::new());
+    InstanceView { instance, backend, status, callable, reason, tags, failover_to, live: 0 }
+}
+
 fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
+    let refusal = refusal(&mut instance, env);
     let view = InstanceView {
-        instance: instance.name.clone(),
-        backend: instance.backend.to_string(),
-        status: InstanceStatus::Callable,
-        callable: true,
-        reason: None,
         tags: instance.tags.clone(),
         failover_to: instance.failover_to.clone(),
-        live: 0,
+        ..view_of(instance.name.clone(), instance.backend.to_string(), refusal)
     };
-    match refusal(&mut instance, env) {
-        None => ResolvedInstance { view, instance: Some(instance) },
-        Some((status, reason)) => {
-            let view = InstanceView { status, callable: false, reason: Some(reason), ..view };
-            ResolvedInstance { view, instance: None }
-        }
-    }
+    ResolvedInstance { instance: view.callable.then_some(instance), view }
 }
 
 /// Resolves the variables of an instance. Returns the reason if it is not callable.
-fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<(InstanceStatus, String)> {
+fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<Refusal> {
     if !instance.enabled {
         return Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()));
     }

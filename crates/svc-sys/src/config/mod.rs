@@ -21,7 +21,7 @@ use serde::Serialize;
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
 pub use file::{FileConfig, SessionScopes, scope};
 pub use resolve::Config;
-pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode};
+pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode, hook_client};
 pub use store::{ListenMode, Password, StoreSettings, StoreUrl};
 
 /// A snapshot of environment variables.

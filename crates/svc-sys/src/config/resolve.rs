@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use svc_model::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
 use svc_model::hook::{AttendedPrompts, HookClient};
 use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
@@ -13,9 +12,9 @@ use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
 use super::agents::AgentsConfig;
 use super::file::{FileConfig, SessionScopes, scope};
 use super::setting::{
-    self, ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, SettingSources, WakeMode,
+    self, ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, SettingSources, WakeMode, within,
 };
-use super::sources::{FlagSources, ImportedClient, SourceFiles};
+use super::sources::{FlagSources, ImportFile, SourceFiles};
 use super::store::StoreSettings;
 use super::{ConfigError, Env, Flags, Paths};
 
@@ -84,7 +83,7 @@ pub struct Config {
     pub sessions_scopes: Setting<Vec<String>>,
     /// Tools that clients see; depends on their credential if not set.
     pub sources_expose: Setting<Option<ToolExposure>>,
-    pub sources_import: Setting<Vec<ImportedClient>>,
+    pub sources_import: Setting<Vec<HookClient>>,
     /// The registry that `svc mcp search` uses.
     pub sources_registry: Setting<String>,
     /// Globs of tools that a session may call through `ToolCall`.
@@ -178,7 +177,8 @@ impl Config {
                 .text("approvals.attended", str::parse)?
                 .or(AttendedPrompts::Answer),
             hooks_check_in: given.number("hooks.check_in")?.or(CHECK_IN),
-            hooks_cold_wait: given.checked("hooks.cold_wait", setting::cold_wait)?.or(COLD_WAIT),
+            // Clients kill a hook after 10 s.
+            hooks_cold_wait: given.checked("hooks.cold_wait", within(0..=8))?.or(COLD_WAIT),
             hooks_context: given.boolean("hooks.context")?.or(true),
             hooks_sub_agents: given.boolean("hooks.sub_agents")?.or(false),
             hooks_wake: given
@@ -186,29 +186,23 @@ impl Config {
                 .or(WakeMode::Terminal),
             sessions_visibility: given
                 .text("sessions.visibility", str::parse)?
-                .or_shown_as(policy.visibility, |visibility| json!(visibility.as_str())),
+                .or(policy.visibility),
             sessions_allow: given
                 .list("sessions.allow", str::parse::<AllowRule>)?
-                .or_shown_as(Vec::new(), |rules| shown_list(rules, AllowRule::as_text)),
+                .or_shown_as(Vec::new(), |rules| rules.iter().map(AllowRule::as_text).collect()),
             sessions_max_ping_pong: given
-                .checked("sessions.max_ping_pong", setting::ping_pong)?
+                .checked("sessions.max_ping_pong", within(0..=5))?
                 .or(policy.max_ping_pong),
             sessions_scopes: given.list("sessions.scopes", scope)?.or_default(),
-            sources_expose: given
-                .text("sources.expose", str::parse::<ToolExposure>)?
-                .shown_as(|given| given, |expose| json!(expose.map(ToolExposure::as_str))),
-            sources_import: given
-                .list("sources.import", str::parse::<ImportedClient>)?
-                .or_shown_as(Vec::new(), |clients| shown_list(clients, |it| it.as_str())),
+            sources_expose: given.text("sources.expose", str::parse::<ToolExposure>)?.optional(),
+            sources_import: given.list("sources.import", setting::hook_client)?.or_default(),
             sources_registry: given.text("sources.registry", setting::url)?.or(REGISTRY.to_owned()),
             sources_tool_call: given.list("sources.tool_call", own)?.or(vec!["*".to_owned()]),
             sources_max_result_bytes: given
                 .number("sources.max_result_bytes")?
                 .or(MAX_RESULT_BYTES),
             sources_max_kept_bytes: given.number("sources.max_kept_bytes")?.or(MAX_KEPT_BYTES),
-            wake_off: given
-                .list("wake.off", setting::hook_client)?
-                .or_shown_as(Vec::new(), |clients| shown_list(clients, |it| it.as_str())),
+            wake_off: given.list("wake.off", setting::hook_client)?.or_default(),
             default_agent: given.text("default_agent", own)?.optional(),
             budget: BudgetKind::ALL
                 .into_iter()
@@ -234,7 +228,8 @@ impl Config {
         };
         let default_agent = config.default_agent.value.clone();
         config.agents = AgentsConfig::read(&file.agents, default_agent, env);
-        config.sources.imports = config.sources_import.iter().map(|it| it.file(env)).collect();
+        config.sources.imports =
+            config.sources_import.iter().map(|it| ImportFile::new(*it, env)).collect();
         config.check()?;
         Ok(config)
     }
@@ -281,10 +276,6 @@ impl Config {
             _ => Ok(()),
         }
     }
-}
-
-fn shown_list<T, S: Serialize>(items: &[T], text: impl Fn(&T) -> S) -> Value {
-    items.iter().map(|item| json!(text(item))).collect()
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "takes the place of a parser")]

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub enum Origin {
     Default,
 }
 
-pub(super) fn hook_client(name: &str) -> Result<HookClient, String> {
+pub fn hook_client(name: &str) -> Result<HookClient, String> {
     HookClient::parse(name)
         .ok_or_else(|| format!("`{name}` is not claude, codex, gemini or opencode"))
 }
@@ -217,7 +217,8 @@ impl<'a> SettingSources<'a> {
 
     /// A whole number above 0.
     pub(super) fn number(&self, key: &'static str) -> Result<GivenValue<'_, u64>, ConfigError> {
-        self.checked(key, positive)
+        // The largest integer that a column of the database can hold.
+        self.checked(key, within(1..=i64::MAX.cast_unsigned()))
     }
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
@@ -256,11 +257,6 @@ pub(super) fn word<T: DeserializeOwned>(words: &str) -> impl Fn(&str) -> Result<
 
 fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"))
-}
-
-/// At most 8 seconds, as clients kill a hook after 10 s.
-pub(super) fn cold_wait(seconds: u64) -> Result<u64, String> {
-    if seconds <= 8 { Ok(seconds) } else { Err("must be from 0 to 8 seconds".to_owned()) }
 }
 
 /// Which idle sessions a message may wake.
@@ -387,16 +383,14 @@ fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// From 1 to the largest integer that a column of the database can hold.
-fn positive(number: u64) -> Result<u64, String> {
-    if (1..=i64::MAX.cast_unsigned()).contains(&number) {
-        return Ok(number);
+/// A check that a number is in a range.
+pub(super) fn within<T: PartialOrd + fmt::Display>(
+    range: RangeInclusive<T>,
+) -> impl Fn(T) -> Result<T, String> {
+    move |number| {
+        let problem = || format!("must be from {} to {}", range.start(), range.end());
+        if range.contains(&number) { Ok(number) } else { Err(problem()) }
     }
-    Err(format!("{number} is not between 1 and {}", i64::MAX))
-}
-
-pub(super) fn ping_pong(turns: u32) -> Result<u32, String> {
-    if turns <= 5 { Ok(turns) } else { Err(format!("{turns} is not between 0 and 5")) }
 }
 
 /// Splits at commas and drops blank items.

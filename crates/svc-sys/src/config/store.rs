@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::setting::{Setting, SettingSources, word};
+use super::setting::{Setting, SettingSources, within, word};
 use super::{ConfigError, Flags};
 
 /// `[store]`: a PostgreSQL database and how to reach it.
@@ -58,7 +58,9 @@ impl StoreSettings {
                 |file| json!(file.as_ref().map(|file| file.to_string_lossy())),
             ),
             schema: given.text("store.schema", schema)?.or("svc".to_owned()),
-            max_connections: given.checked("store.max_connections", connections)?.or(CONNECTIONS),
+            max_connections: given
+                .checked("store.max_connections", within(FEWEST_CONNECTIONS..=1000))?
+                .or(CONNECTIONS),
             connect_timeout: given.checked("store.connect_timeout", Ok)?.or(CONNECT_TIMEOUT),
             listen: given.text("store.listen", word("notify or poll"))?.or(ListenMode::Notify),
         })
@@ -70,11 +72,6 @@ const CONNECTIONS: u64 = 6;
 const CONNECT_TIMEOUT: u64 = 30;
 /// One for the writer, one that holds the schema and listens, and one for reads.
 const FEWEST_CONNECTIONS: u64 = 3;
-
-fn connections(number: u64) -> Result<u64, String> {
-    let is_enough = (FEWEST_CONNECTIONS..=1_000).contains(&number);
-    if is_enough { Ok(number) } else { Err("must be from 3 to 1000".to_owned()) }
-}
 
 /// A name that needs no quotation marks and that the server does not reserve.
 fn schema(text: &str) -> Result<String, String> {

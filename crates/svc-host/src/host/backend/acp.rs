@@ -91,7 +91,7 @@ impl AcpProtocol {
             _ => {}
         }
         Self {
-            rpc: RpcPeer::new(true),
+            rpc: RpcPeer::with_version(),
             backend: spec.backend,
             arguments,
             cwd: spec.cwd.display().to_string(),

@@ -14,7 +14,7 @@ use svc_model::agent::{
 
 use super::protocol::{
     AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, call_title,
-    option, summary, text_of,
+    option, readable, summary, text_of,
 };
 
 /// The id of the request whose response shows that the agent is ready.
@@ -268,7 +268,7 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn line(&mut self, line: &[u8], _now: Instant, effects: &mut Effects) {
-        let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
+        let Ok(message) = serde_json::from_str::<Value>(&readable(line)) else { return };
         match message["type"].as_str() {
             Some("system") => Self::system(&message, effects),
             Some("assistant") => self.assistant(&message, effects),

@@ -45,7 +45,7 @@ enum CodexPurpose {
     Other,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CodexProtocol {
     rpc: RpcPeer<CodexPurpose>,
     /// Parameters of `thread/start`; `thread/resume` takes them plus the thread.
@@ -97,21 +97,7 @@ impl CodexProtocol {
                 "default_tools_approval_mode": "approve" });
             settings["config"] = json!({ "mcp_servers": { "svc": svc } });
         }
-        Self {
-            rpc: RpcPeer::new(false),
-            settings,
-            resume: spec.resume.clone(),
-            thread: None,
-            is_account_known: false,
-            turn: None,
-            interrupt_pending: false,
-            items: HashMap::new(),
-            requests: HashMap::new(),
-            usage: None,
-            limited: false,
-            limit_ends: None,
-            last_text: None,
-        }
+        Self { settings, resume: spec.resume.clone(), ..Self::default() }
     }
 
     fn begin_thread(&mut self, effects: &mut Effects) {

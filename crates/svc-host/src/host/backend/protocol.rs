@@ -12,6 +12,8 @@ use svc_model::agent::{
     AgentUsage, HistoryEntry, HistoryRole, RequestKind, RequestOption, RequestOptionKind,
     TurnOutcome,
 };
+use svc_model::json_with_storable_texts;
+use svc_sys::lines::json_line;
 use svc_wire::json_rpc::{JsonRpcEnvelope, JsonRpcWriter, METHOD_NOT_FOUND};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,9 +111,7 @@ pub(crate) enum Effect {
 
 impl Effect {
     pub(crate) fn write_json(value: &impl Serialize) -> Self {
-        let mut line = serde_json::to_vec(value).unwrap_or_default();
-        line.push(b'\n');
-        Self::Write(line)
+        Self::Write(json_line(value).unwrap_or_default())
     }
 
     pub(super) fn tool_call(
@@ -244,6 +244,11 @@ pub(super) fn text_of(content: &Value) -> Option<String> {
     }
 }
 
+/// A line of JSON whose texts can be read and stored: programs may cut a text within a character.
+pub(super) fn readable(line: &[u8]) -> String {
+    json_with_storable_texts(&String::from_utf8_lossy(line)).into_owned()
+}
+
 pub(super) fn option(id: &str, name: &str, kind: RequestOptionKind) -> RequestOption {
     RequestOption { option_id: id.to_owned(), name: name.to_owned(), kind, text: false }
 }
@@ -274,9 +279,16 @@ pub(super) struct RpcFailure {
 
 pub(super) type RpcResult = Result<Value, RpcFailure>;
 
+impl<C> Default for RpcPeer<C> {
+    /// Messages do not have the member `jsonrpc`.
+    fn default() -> Self {
+        Self { calls: HashMap::new(), last: 0, says_version: false }
+    }
+}
+
 impl<C> RpcPeer<C> {
-    pub(super) fn new(says_version: bool) -> Self {
-        Self { calls: HashMap::new(), last: 0, says_version }
+    pub(super) fn with_version() -> Self {
+        Self { says_version: true, ..Self::default() }
     }
 
     pub(super) fn call(&mut self, purpose: C, method: &str, params: &Value, effects: &mut Effects) {
@@ -314,7 +326,8 @@ impl<C> RpcPeer<C> {
 
     /// Parses a line; `None` if it is no message, or a response to an unknown call.
     pub(super) fn read(&mut self, line: &[u8]) -> Option<RpcMessage<C>> {
-        let message = JsonRpcEnvelope::parse_with_nulls(line).ok()?;
+        let line = readable(line);
+        let message = JsonRpcEnvelope::parse_with_nulls(line.as_bytes()).ok()?;
         let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Value::Null);
         if let Some(method) = message.method {
             let params = message.params.map_or(Value::Null, value);

@@ -154,6 +154,21 @@ fn usage_limit_is_reported_with_its_end_if_known() {
 }
 
 #[test]
+fn text_that_is_cut_within_a_character_loses_no_event() {
+    let mut claude = protocol_of(&spec(AgentBackend::Claude));
+    let mut effects = Effects::new();
+    let line = br#"{"type":"result","is_error":false,"result":"half \ud83d"}"#;
+    claude.line(line, Instant::now(), &mut effects);
+    assert_eq!(last_result(&effects).as_deref(), Some("half \u{fffd}"));
+    let mut codex = protocol_of(&spec(AgentBackend::Codex));
+    let line = br#"{"method":"item/agentMessage/delta","params":{"delta":"\ud83d half \u0000"}}"#;
+    let mut effects = Effects::new();
+    codex.line(line, Instant::now(), &mut effects);
+    let deltas: Vec<_> = all!(Delta, effects).map(String::as_str).collect();
+    assert_eq!(deltas, ["\u{fffd} half \u{fffd}"]);
+}
+
+#[test]
 fn question_offers_its_answers() {
     let effects = replay(AgentBackend::Claude, "question", RequestOptionKind::Choice);
     let answers = r#""answers":{"Which colour?":"Red"}"#;

@@ -3,7 +3,6 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use serde_json::{Map, Value, json};
@@ -12,122 +11,66 @@ use svc_install::{
     document::{ConfigDocument, DocumentError, FileFormat},
     entries::{command_of, is_our_server, url_of},
 };
-use svc_model::backend_names;
+use svc_model::hook::HookClient;
 
 use super::{super::Env, FoundSource, SourceDocument};
 use crate::{bounded_file, config::DEFAULT_LISTEN};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImportedClient {
-    ClaudeCode,
-    Codex,
-    Gemini,
-    Opencode,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportFile {
-    pub client: ImportedClient,
+    pub client: HookClient,
     path: PathBuf,
 }
 
-impl ImportedClient {
-    pub const ALL: [Self; 4] = [Self::ClaudeCode, Self::Codex, Self::Gemini, Self::Opencode];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClaudeCode => "claude-code",
-            Self::Codex => "codex",
-            Self::Gemini => "gemini",
-            Self::Opencode => "opencode",
-        }
-    }
-
-    pub fn file(self, env: &Env) -> ImportFile {
+impl ImportFile {
+    /// The file of a client, which need not exist.
+    pub fn new(client: HookClient, env: &Env) -> Self {
         let folder = |name: &str| env.os(name).map(PathBuf::from);
         let home = folder("HOME").unwrap_or_else(|| PathBuf::from("/"));
-        let path = match self {
-            Self::ClaudeCode => folder("CLAUDE_CONFIG_DIR").unwrap_or(home).join(".claude.json"),
-            Self::Codex => {
+        let path = match client {
+            HookClient::ClaudeCode => {
+                folder("CLAUDE_CONFIG_DIR").unwrap_or(home).join(".claude.json")
+            }
+            HookClient::Codex => {
                 folder("CODEX_HOME").unwrap_or_else(|| home.join(".codex")).join("config.toml")
             }
-            Self::Gemini => folder("GEMINI_CLI_HOME").unwrap_or(home).join(".gemini/settings.json"),
-            Self::Opencode => {
+            HookClient::Gemini => {
+                folder("GEMINI_CLI_HOME").unwrap_or(home).join(".gemini/settings.json")
+            }
+            HookClient::Opencode => {
                 let folder = folder("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
                 let file = |name: &str| folder.join("opencode").join(name);
                 let commented = file("opencode.jsonc");
                 if commented.exists() { commented } else { file("opencode.json") }
             }
         };
-        ImportFile { client: self, path }
+        Self { client, path }
     }
 
-    pub const fn known(self) -> KnownClient {
-        match self {
-            Self::ClaudeCode => KnownClient::ClaudeCode,
-            Self::Codex => KnownClient::Codex,
-            Self::Gemini => KnownClient::Gemini,
-            Self::Opencode => KnownClient::Opencode,
+    pub const fn known_client(&self) -> KnownClient {
+        match self.client {
+            HookClient::ClaudeCode => KnownClient::ClaudeCode,
+            HookClient::Codex => KnownClient::Codex,
+            HookClient::Gemini => KnownClient::Gemini,
+            HookClient::Opencode => KnownClient::Opencode,
         }
     }
 
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::ClaudeCode | Self::Gemini => "mcpServers",
-            Self::Codex => "mcp_servers",
-            Self::Opencode => "mcp",
-        }
+    /// The key of the table of servers.
+    pub const fn key(&self) -> &'static str {
+        key_of(self.client)
     }
 
-    pub fn has_us(self, text: &str) -> bool {
-        let servers = self.servers(text).unwrap_or_default();
+    /// Whether svc is among the servers in the text of the file.
+    pub fn has_us(&self, text: &str) -> bool {
+        let servers = servers(self.client, text).unwrap_or_default();
         servers.iter().any(|(name, entry)| leads_to_us(name, entry))
     }
 
-    /// The entries, except those that start svc itself.
-    pub fn entries(self, text: &str) -> Result<Vec<(String, Value)>, String> {
-        let servers = self.servers(text).map_err(|error| error.to_string())?;
-        let others = servers.into_iter().filter(|(name, entry)| !leads_to_us(name, entry));
-        Ok(others.map(|(name, entry)| (name, self.converted(entry))).collect())
-    }
-
-    fn servers(self, text: &str) -> Result<Map<String, Value>, DocumentError> {
-        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
-        let mut document = ConfigDocument::parse(format, text)?.value();
-        Ok(match document.get_mut(self.key()).map(Value::take) {
-            Some(Value::Object(servers)) => servers,
-            _ => Map::new(),
-        })
-    }
-
-    fn converted(self, entry: Value) -> Value {
-        let Value::Object(entry) = entry else { return entry };
-        Value::Object(match self {
-            Self::ClaudeCode => entry,
-            Self::Codex => from_codex(&entry),
-            Self::Gemini => from_gemini(&entry),
-            Self::Opencode => from_opencode(&entry),
-        })
-    }
-}
-
-impl FromStr for ImportedClient {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let name = backend_names(text.trim()).0;
-        Self::ALL
-            .into_iter()
-            .find(|client| client.as_str() == name)
-            .ok_or_else(|| format!("`{text}` is none of claude-code, codex, gemini, opencode"))
-    }
-}
-
-impl ImportFile {
-    /// The entries of the file; `None` if it does not exist.
+    /// The entries of the file, except those that start svc itself; `None` if it does not exist.
     pub fn read(&self) -> Option<Result<Vec<(String, Value)>, String>> {
         match bounded_file::read_text(&self.path, bounded_file::CLIENT_FILE_BYTES) {
-            Ok(text) => text.map(|text| self.client.entries(&text)),
+            Ok(text) => text.map(|text| entries(self.client, &text)),
             Err(error) => Some(Err(format!("cannot be read: {error}"))),
         }
     }
@@ -139,6 +82,40 @@ impl ImportFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+const fn key_of(client: HookClient) -> &'static str {
+    match client {
+        HookClient::ClaudeCode | HookClient::Gemini => "mcpServers",
+        HookClient::Codex => "mcp_servers",
+        HookClient::Opencode => "mcp",
+    }
+}
+
+fn entries(client: HookClient, text: &str) -> Result<Vec<(String, Value)>, String> {
+    let servers = servers(client, text).map_err(|error| error.to_string())?;
+    let others = servers.into_iter().filter(|(name, entry)| !leads_to_us(name, entry));
+    Ok(others.map(|(name, entry)| (name, converted(client, entry))).collect())
+}
+
+fn servers(client: HookClient, text: &str) -> Result<Map<String, Value>, DocumentError> {
+    let is_toml = client == HookClient::Codex;
+    let format = if is_toml { FileFormat::Toml } else { FileFormat::Json };
+    let mut document = ConfigDocument::parse(format, text)?.value();
+    Ok(match document.get_mut(key_of(client)).map(Value::take) {
+        Some(Value::Object(servers)) => servers,
+        _ => Map::new(),
+    })
+}
+
+fn converted(client: HookClient, entry: Value) -> Value {
+    let Value::Object(entry) = entry else { return entry };
+    Value::Object(match client {
+        HookClient::ClaudeCode => entry,
+        HookClient::Codex => from_codex(&entry),
+        HookClient::Gemini => from_gemini(&entry),
+        HookClient::Opencode => from_opencode(&entry),
+    })
 }
 
 fn leads_to_us(name: &str, entry: &Value) -> bool {
@@ -337,11 +314,11 @@ mod tests {
             ("docker", json!(["run", "svc", "stdio"]), false),
         ] {
             let document = json!({ "mcpServers": { "a": { "command": command, "args": args } } });
-            let entries = ImportedClient::ClaudeCode.entries(&document.to_string());
+            let entries = entries(HookClient::ClaudeCode, &document.to_string());
             assert_eq!(entries.expect("can be read").is_empty(), is_ours, "{command} {args}");
         }
         let document = r#"{"mcp":{"a":{"type":"local","command":["sh","-c","svc stdio"]}}}"#;
-        assert_eq!(ImportedClient::Opencode.entries(document), Ok(Vec::new()));
+        assert_eq!(entries(HookClient::Opencode, document), Ok(Vec::new()));
     }
 
     #[test]
@@ -357,7 +334,7 @@ mod tests {
             ("far", json!({ "type": "http", "url": "https://h:6334/mcp" }), false),
         ] {
             let document = json!({ "mcpServers": { name: entry } });
-            let entries = ImportedClient::ClaudeCode.entries(&document.to_string());
+            let entries = entries(HookClient::ClaudeCode, &document.to_string());
             assert_eq!(entries.expect("can be read").is_empty(), is_ours, "{document}");
         }
     }
@@ -398,12 +375,12 @@ mod tests {
         }"#;
         for (client, text, expected) in [
             (
-                ImportedClient::ClaudeCode,
+                HookClient::ClaudeCode,
                 claude,
                 json!({ "a": { "type": "stdio", "command": "x", "args": ["${A:-b}"], "env": { "K": "v" } } }),
             ),
             (
-                ImportedClient::Codex,
+                HookClient::Codex,
                 codex,
                 json!({
                     "a": {
@@ -417,7 +394,7 @@ mod tests {
                 }),
             ),
             (
-                ImportedClient::Gemini,
+                HookClient::Gemini,
                 gemini,
                 json!({
                     "a": { "command": "x", "env": { "K": "${TOK}-${OTHER}$" }, "tools": ["t"] },
@@ -425,7 +402,7 @@ mod tests {
                 }),
             ),
             (
-                ImportedClient::Opencode,
+                HookClient::Opencode,
                 opencode,
                 json!({
                     "a": { "command": "x", "args": ["-y"], "env": { "K": "${TOK}!$${x}" }, "enabled": false },
@@ -433,7 +410,7 @@ mod tests {
                 }),
             ),
         ] {
-            let entries = client.entries(text).expect("can be read");
+            let entries = entries(client, text).expect("can be read");
             for (name, entry) in &entries {
                 SourceEntry::parse(entry, true)
                     .unwrap_or_else(|problem| panic!("{name}: {problem}"));
@@ -441,8 +418,8 @@ mod tests {
             let entries: Value = entries.into_iter().collect::<Map<_, _>>().into();
             assert_eq!(entries, expected, "{}", client.as_str());
         }
-        assert_eq!(ImportedClient::Codex.entries("").expect("is empty"), []);
-        ImportedClient::Gemini.entries("{").expect_err("is no JSON");
+        assert_eq!(entries(HookClient::Codex, "").expect("is empty"), []);
+        entries(HookClient::Gemini, "{").expect_err("is no JSON");
     }
 
     #[test]
@@ -454,9 +431,8 @@ mod tests {
             ("gemini", "/h/.gemini/settings.json"),
             ("opencode", "/h/.config/opencode/opencode.json"),
         ] {
-            let client: ImportedClient = client.parse().expect("is known");
-            assert_eq!(client.file(&env).path(), Path::new(path));
+            let client = HookClient::parse(client).expect("is known");
+            assert_eq!(ImportFile::new(client, &env).path(), Path::new(path));
         }
-        "vim".parse::<ImportedClient>().expect_err("is unknown");
     }
 }

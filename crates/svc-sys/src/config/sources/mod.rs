@@ -26,7 +26,7 @@ use svc_model::{OrderedMembers, new_secret};
 
 use crate::{bounded_file, private_file};
 
-pub use import::{ImportFile, ImportedClient};
+pub use import::ImportFile;
 pub use plan::{
     PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder, project_files,
 };

@@ -1,11 +1,10 @@
 //! Secrets and logins of servers, encrypted in a file.
 //!
 //! `credentials` is encrypted with AES-256-GCM; the key is in `credentials.key`. Both files are
-//! private to the user, and no link to them is followed. Each change takes a lock, as a command and
-//! the daemon may write at the same time.
+//! private to the user, and no link to them is followed. Each change takes the lock of the data
+//! folder, as a command and the daemon may write at the same time.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use svc_install::file::FolderLock;
 use svc_model::source::SecretDestination;
 
 use crate::private_file;
@@ -197,23 +197,17 @@ impl SourceVault {
         if !self.file().exists() && !self.file().is_symlink() {
             return Ok(VaultContent::default());
         }
-        let _lock = self.lock(File::lock_shared)?;
+        // Without the lock, which only those take who change the file: they replace it at once.
         self.open()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut VaultContent) -> T) -> io::Result<T> {
         private_file::prepare_home(&self.home)?;
-        let _lock = self.lock(File::lock)?;
+        let _lock = FolderLock::take(&self.home)?;
         let mut content = self.open()?;
         let outcome = change(&mut content);
         self.seal(&content)?;
         Ok(outcome)
-    }
-
-    fn lock(&self, lock: fn(&File) -> io::Result<()>) -> io::Result<File> {
-        let file = private_file::append(&self.home.join("credentials.lock"))?;
-        lock(&file)?;
-        Ok(file)
     }
 
     fn open(&self) -> io::Result<VaultContent> {
@@ -349,6 +343,17 @@ mod tests {
         assert!(!again.unset_secret("a", "KEY").expect("was gone"));
         again.set_login("a\n", None).expect("is forgotten");
         assert_eq!(again.login("a\n").expect("opens"), None);
+    }
+
+    #[test]
+    fn lock_of_a_stopped_process_is_not_waited_for_without_end() {
+        let home = tempfile::tempdir().expect("a folder");
+        let vault = SourceVault::new(home.path());
+        vault.set_secret("a", None, "KEY", "value").expect("is kept");
+        let _stopped = FolderLock::take(home.path()).expect("is free");
+        assert!(vault.kept().expect("opens").has_unbound("a"), "readers need no lock");
+        let error = vault.set_secret("a", None, "KEY", "other").expect_err("is locked").to_string();
+        assert!(error.contains("another process holds"), "{error}");
     }
 
     #[test]
