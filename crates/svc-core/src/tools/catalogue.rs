@@ -282,7 +282,9 @@ impl Catalogue {
         let tools = self.listed_to(caller, exposure);
         let entries: Vec<_> = tools.iter().map(|tool| tool.listed(exposure)).collect();
         let mut hash = Sha256::new();
-        entries.iter().for_each(|entry| hash.update(entry.get()));
+        for entry in &entries {
+            hash.update(entry.get());
+        }
         let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
         (entries, i64::from_be_bytes(bytes))
     }

@@ -384,13 +384,13 @@ fn server_tools(
                 let shown = format!("{}__{own_name}", spec.key.name);
                 let meter = CallMeter::new(manager.clone(), &spec, &own_name, &call);
                 let request = ServerRequest::tool(&own_name, &traits, arguments);
-                let end = match manager.instance(&spec, shared_with(&spec, &call)) {
-                    Some(instance) => request.run(&instance, manager.suspended(), &call).await,
-                    None => {
-                        let text = format!("{} is turned off or gone", spec.key.name);
-                        let error = ToolError::new(ErrorType::Unavailable, text);
-                        (CallOutcome::Unavailable, Err(error.retryable(false).into()))
-                    }
+                let instance = manager.instance(&spec, shared_with(&spec, &call));
+                let end = if let Some(instance) = instance {
+                    request.run(&instance, manager.suspended(), &call).await
+                } else {
+                    let text = format!("{} is turned off or gone", spec.key.name);
+                    let error = ToolError::new(ErrorType::Unavailable, text);
+                    (CallOutcome::Unavailable, Err(error.retryable(false).into()))
                 };
                 let answer = meter.end(end)?;
                 Ok(manager.results().shorten(&call.caller, &shown, bound, answer).await)
