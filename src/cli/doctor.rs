@@ -15,7 +15,7 @@ use svc_model::{
 };
 use svc_store::{MigrateError, PostgresOptions, RestoreError, ServerSync, StoreError};
 use svc_sys::config::{
-    Config, Flags,
+    Config, FileConfig, Flags,
     sources::{SourceStanding, SourceVault},
 };
 use svc_sys::{
@@ -40,9 +40,7 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     let mut findings = Vec::new();
     let config = match context.config(&Flags::default()) {
         Ok(config) => {
-            let file = &config.paths.config_file;
-            let state = if file.exists() { "is fine" } else { "is absent, which is fine" };
-            findings.push(ok("configuration", format!("{} {state}", file.display())));
+            findings.extend(configuration(&config.paths.config_file));
             findings.extend(agents(context, &config));
             findings.extend(servers(&config));
             Some(config)
@@ -101,6 +99,20 @@ fn print(context: &Context, findings: &[Finding]) -> ExitResult {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// The file, and its servers as `svc config check` checks them.
+fn configuration(file: &Path) -> Vec<Finding> {
+    const CHECK: &str = "configuration";
+    let problems = FileConfig::load(file).map(|parsed| parsed.server_problems());
+    let problems = problems.unwrap_or_default();
+    if problems.is_empty() {
+        let state = if file.exists() { "is fine" } else { "is absent, which is fine" };
+        return vec![ok(CHECK, format!("{} {state}", file.display()))];
+    }
+    let bad = |problem| format!("{}: {problem}", file.display());
+    let bad = problems.into_iter().map(bad);
+    bad.map(|bad| warn(CHECK, bad, "correct the entry; without it the server is missing")).collect()
+}
+
 /// Instances whose entries are invalid, whose programs are missing, or that ask for no permissions.
 fn agents(context: &Context, config: &Config) -> Vec<Finding> {
     const CHECK: &str = "agents";
@@ -126,7 +138,8 @@ fn agents(context: &Context, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Child MCP servers whose entries are ignored, and why.
+/// Child MCP servers whose entries are ignored, and why. Those of the configuration file that are
+/// bad are told with it.
 fn servers(config: &Config) -> Vec<Finding> {
     const CHECK: &str = "MCP servers";
     let here = std::env::current_dir().ok();
@@ -135,6 +148,7 @@ fn servers(config: &Config) -> Vec<Finding> {
         let (name, from) = (&source.name, &source.from);
         match &source.standing {
             SourceStanding::InForce | SourceStanding::Disabled => None,
+            SourceStanding::Bad if Path::new(from) == config.sources.config_file => None,
             SourceStanding::Bad => {
                 let problem = source.entry.as_ref().err().map(ToString::to_string);
                 let detail = format!("{from}: {name}: {}", problem.unwrap_or_default());

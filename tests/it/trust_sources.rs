@@ -282,7 +282,9 @@ fn change_of_a_users_server_is_applied_and_reported() {
     evil.offers(&[("add", "Adds more")]);
     let here = home.user().to_owned();
     ok(&home, &here, &["reconnect", "evil"]);
-    let shown = until(SOON, || Some(source(&d, "evil")).filter(|it| it["changed"] == 1));
+    until(SOON, || Some(source(&d, "evil")).filter(|it| it["changed"] == 1));
+    // The lists are known before the state says that it works.
+    let shown = in_state(&d, "evil", "connected");
     assert_eq!(shown["next_action"], "svc mcp approve evil", "{shown}");
     assert_eq!(described(&d), ["evil__add: Adds more"]);
     let told = until(SOON, || events(&d, "stream=team&kind=source.changed").pop());

@@ -59,9 +59,8 @@ pub(super) struct SourceConnection {
     task_progress: Mutex<HashMap<u64, u64>>,
     pub(super) closed: CancellationToken,
     pub(super) list_changes: watch::Sender<u64>,
-    /// Counts changes of resources. Unread changes of one URI count once.
-    pub(super) resource_updates: watch::Sender<u64>,
-    updated: Mutex<BTreeSet<String>>,
+    /// The URIs of resources that changed and were not reported yet.
+    pub(super) resource_updates: watch::Sender<BTreeSet<String>>,
     questions: Arc<Semaphore>,
     pace: MessageThrottle,
     redactor: RwLock<Arc<Redactor>>,
@@ -149,8 +148,7 @@ impl SourceConnection {
             closed: CancellationToken::new(),
             list_changes: watch::Sender::new(0),
             redactor: RwLock::new(Arc::new(redactor)),
-            resource_updates: watch::Sender::new(0),
-            updated: Mutex::default(),
+            resource_updates: watch::Sender::default(),
             questions: Arc::new(Semaphore::new(QUESTIONS)),
             pace: MessageThrottle::default(),
             root,
@@ -350,11 +348,6 @@ impl SourceConnection {
         self.pace.spend(bytes)
     }
 
-    /// The URIs of resources that changed since the last call.
-    pub(super) fn take_updates(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *lock(&self.updated))
-    }
-
     fn handle_notification(
         &self,
         method: &str,
@@ -370,12 +363,9 @@ impl SourceConnection {
             "notifications/resources/updated" => {
                 let uri = params.get("uri").and_then(Value::as_str);
                 let Some(uri) = uri.filter(|uri| uri.len() <= MAX_URI) else { return };
-                let mut updated = lock(&self.updated);
-                if updated.len() < UPDATES {
-                    updated.insert(uri.to_owned());
-                }
-                drop(updated);
-                self.resource_updates.send_modify(|count| *count += 1);
+                self.resource_updates.send_if_modified(|updated| {
+                    updated.len() < UPDATES && updated.insert(uri.to_owned())
+                });
             }
             "notifications/progress" => {
                 let Some(id) = params.get("progressToken").and_then(Value::as_u64) else { return };

@@ -70,14 +70,18 @@ mod suspended;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use svc_core::tools::{ErrorType, ToolError};
+use svc_core::{
+    service::Error,
+    tools::{ErrorType, ToolError},
+};
+use svc_sys::telemetry;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use self::core::{CONVERTER, convert_page};
 pub use auth::{LoginOutcome, OpenLogin};
 pub use fuzz::read_message;
 pub use lists::SourceChange;
-pub use manager::{FolderSources, SourceLoginFlow, SourceManager, SourceManagerParts};
+pub use manager::{FolderSources, SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;
 pub use relay::{CallerSources, RelayTarget};
 pub use resource_tools::resource_tools;
@@ -85,6 +89,13 @@ pub use results::{KeptResult, KeptResults, ResultBounds};
 
 fn field_error(kind: ErrorType, field: &str, text: impl Into<String>) -> ToolError {
     ToolError { field: Some(field.to_owned()), ..ToolError::new(kind, text) }
+}
+
+/// Logs that something could not be stored, which stops nothing.
+fn log_unstored(stored: Result<(), Error>, problem: &str) {
+    if let Err(error) = stored {
+        tracing::warn!(error = telemetry::chain(&error), "{problem}");
+    }
 }
 
 /// Locks a mutex, also one whose earlier holder panicked.

@@ -58,6 +58,19 @@ pub(super) struct OfferedLists {
     pub(super) prompts: Vec<Definition>,
 }
 
+impl OfferedLists {
+    /// Tools, resources, templates, prompts.
+    pub(super) fn each(&self) -> [&[Definition]; 4] {
+        [&self.tools, &self.resources, &self.templates, &self.prompts]
+    }
+
+    /// The inverse of [`Self::each`].
+    pub(super) fn from_each(lists: [Vec<Definition>; 4]) -> Self {
+        let [tools, resources, templates, prompts] = lists;
+        Self { tools, resources, templates, prompts }
+    }
+}
+
 /// Introduces this client, and returns the server's capabilities.
 pub(super) async fn introduce(
     connection: &Arc<SourceConnection>,
@@ -157,13 +170,10 @@ fn capabilities_of(result: &Value) -> Map<String, Value> {
     result.get("capabilities").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// The fetched lists. A list that failed is `None`.
 #[derive(Debug, Default)]
 pub(super) struct FetchedLists {
-    tools: Option<Vec<Definition>>,
-    resources: Option<Vec<Definition>>,
-    templates: Option<Vec<Definition>>,
-    prompts: Option<Vec<Definition>>,
+    /// In the order of [`OfferedLists::each`]. A list that failed is `None`.
+    lists: [Option<Vec<Definition>>; 4],
     /// Why a list failed; the reasons of several are joined.
     pub(super) problem: Option<String>,
     /// The lists that were cut, as warnings.
@@ -173,12 +183,11 @@ pub(super) struct FetchedLists {
 impl FetchedLists {
     /// These lists, with the last known ones in place of those that failed.
     pub(super) fn or_last_known(self, known: &OfferedLists) -> OfferedLists {
-        OfferedLists {
-            tools: self.tools.unwrap_or_else(|| known.tools.clone()),
-            resources: self.resources.unwrap_or_else(|| known.resources.clone()),
-            templates: self.templates.unwrap_or_else(|| known.templates.clone()),
-            prompts: self.prompts.unwrap_or_else(|| known.prompts.clone()),
-        }
+        let mut known = known.each().into_iter();
+        OfferedLists::from_each(self.lists.map(|list| {
+            let known = known.next().unwrap_or_default();
+            list.unwrap_or_else(|| known.to_vec())
+        }))
     }
 }
 
@@ -222,7 +231,7 @@ pub(super) async fn fetch(
         return Err(problems.into_iter().next().unwrap_or_else(|| "it ended".to_owned()));
     }
     let problem = (!problems.is_empty()).then(|| problems.join("; "));
-    Ok(FetchedLists { tools, resources, templates, prompts, problem, cut })
+    Ok(FetchedLists { lists: [tools, resources, templates, prompts], problem, cut })
 }
 
 #[derive(Debug, Default)]
@@ -522,18 +531,10 @@ fn named<'a>(list: &'a [Definition], member: &str) -> NamedDefinitions<'a> {
     all
 }
 
-/// The lists of both, with their kind and the member that names a definition.
-fn pairs<'a>(
-    one: &'a OfferedLists,
-    other: &'a OfferedLists,
-) -> [(&'static str, &'static str, &'a [Definition], &'a [Definition]); 4] {
-    [
-        ("tool", "name", &one.tools, &other.tools),
-        ("resource", "uri", &one.resources, &other.resources),
-        ("template", "uriTemplate", &one.templates, &other.templates),
-        ("prompt", "name", &one.prompts, &other.prompts),
-    ]
-}
+/// The kinds of the lists in the order of [`OfferedLists::each`], and the members that name a
+/// definition.
+const KINDS: [(&str, &str); 4] =
+    [("tool", "name"), ("resource", "uri"), ("template", "uriTemplate"), ("prompt", "name")];
 
 fn whole(definitions: &[&Definition]) -> Value {
     match definitions {
@@ -549,7 +550,8 @@ pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<Source
         return Vec::new();
     }
     let mut all = Vec::new();
-    for (kind, member, before, after) in pairs(approved, now) {
+    let pairs = approved.each().into_iter().zip(now.each());
+    for ((kind, member), (before, after)) in KINDS.into_iter().zip(pairs) {
         let known = named(before, member);
         for (name, definitions) in named(after, member) {
             let before = known.get(name);
@@ -568,16 +570,16 @@ pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<Source
 
 /// The approved definitions that the server still lists.
 pub(super) fn still_approved(approved: &OfferedLists, now: &OfferedLists) -> OfferedLists {
-    let [tools, resources, templates, prompts] =
-        pairs(approved, now).map(|(_, member, before, after)| {
-            let present = named(after, member);
-            let is_present = |definition: &&Definition| {
-                let name = definition.get(member).and_then(Value::as_str);
-                name.is_some_and(|name| present.contains_key(name))
-            };
-            before.iter().filter(is_present).cloned().collect()
-        });
-    OfferedLists { tools, resources, templates, prompts }
+    let mut kinds = KINDS.into_iter().zip(now.each());
+    OfferedLists::from_each(approved.each().map(|before| {
+        let ((_, member), after) = kinds.next().unwrap_or_default();
+        let present = named(after, member);
+        let is_present = |definition: &&Definition| {
+            let name = definition.get(member).and_then(Value::as_str);
+            name.is_some_and(|name| present.contains_key(name))
+        };
+        before.iter().filter(is_present).cloned().collect()
+    }))
 }
 
 /// A digest of changes, so that an approval is valid for exactly the changes that the person saw.

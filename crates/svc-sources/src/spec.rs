@@ -1,7 +1,12 @@
 //! An entry with its variables filled in, and the command that prints headers for a server at a
 //! URL.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    process::Stdio,
+    time::Duration,
+};
 
 use reqwest::{
     Url,
@@ -82,22 +87,26 @@ pub(super) enum FilledEntry {
 pub(super) struct Variables<'a> {
     /// The secrets that were set for the server. They override the environment.
     pub(super) secrets: &'a BTreeMap<String, String>,
+    /// Names of secrets that are kept for other servers of the same name.
+    pub(super) withheld: &'a BTreeSet<String>,
     pub(super) env: &'a Env,
 }
 
 impl Variables<'_> {
-    fn value_of(&self, name: &str) -> Option<String> {
-        self.secrets.get(name).cloned().or_else(|| self.env_value(name))
+    /// The text of a field with its variables filled in; their values are appended to `used`.
+    fn fill(&self, field: &str, text: &str, used: &mut Vec<String>) -> Result<String, String> {
+        let value_of =
+            |name: &str| self.secrets.get(name).cloned().or_else(|| self.env_value(name));
+        expand(text, &value_of, used).map_err(|MissingVariable(name)| {
+            let text = format!("{field}: the variable {name} is not set, and has no default");
+            let elsewhere = "; the secret of that name is kept for another address or file";
+            if self.withheld.contains(&name) { text + elsewhere } else { text }
+        })
     }
 
     fn env_value(&self, name: &str) -> Option<String> {
         self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
     }
-}
-
-/// A secret of this name that was set for another destination counts as not set.
-fn unfilled(field: &str, missing: &MissingVariable) -> String {
-    format!("{field}: the variable {} is not set, and has no default", missing.0)
 }
 
 pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
@@ -163,12 +172,8 @@ impl SourceSpec {
         else {
             return Err("it has no url".to_owned());
         };
-        let given = *variables;
-        let value_of = |name: &str| given.value_of(name);
         let mut used = Vec::new();
-        let mut filled = |field: &str, text: &str| {
-            expand(text, &value_of, &mut used).map_err(|missing| unfilled(field, &missing))
-        };
+        let mut filled = |field: &str, text: &str| variables.fill(field, text, &mut used);
         let url =
             Url::parse(filled("url", url)?.trim()).map_err(|error| format!("url: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
@@ -206,12 +211,8 @@ impl SourceSpec {
             return Err("it has no command".to_owned());
         };
         let given = *variables;
-        let value_of = |name: &str| given.value_of(name);
-        let env_of = |name: &str| given.env_value(name);
-        let mut used: Vec<String> = variables.secrets.values().cloned().collect();
-        let mut filled = |field: &str, text: &str| {
-            expand(text, &value_of, &mut used).map_err(|missing| unfilled(field, &missing))
-        };
+        let mut used: Vec<String> = given.secrets.values().cloned().collect();
+        let mut filled = |field: &str, text: &str| given.fill(field, text, &mut used);
         let program = filled("command", command)?;
         let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
         let args = args.collect::<Result<Vec<_>, _>>()?;
@@ -226,7 +227,7 @@ impl SourceSpec {
             !self.is_of_plugin() && cwd.as_ref().is_some_and(|cwd| !cwd.contains('$'));
         let cwd = cwd.as_deref().map(|cwd| filled("cwd", cwd)).transpose()?;
         for name in &self.entry.env_inherit {
-            used.extend(env_of(name));
+            used.extend(given.env_value(name));
         }
         let is_shared = self.entry.sharing == Sharing::Shared;
         let cwd = match (cwd, root) {
@@ -367,7 +368,7 @@ mod tests {
             ("KEY".to_owned(), "secret1".to_owned()),
             ("PATH".to_owned(), "/no".to_owned()),
         ]);
-        let variables = Variables { secrets: &secrets, env: &env };
+        let variables = Variables { secrets: &secrets, withheld: &BTreeSet::new(), env: &env };
         let filled = spec.fill_command(&variables, None).expect("is filled");
         assert_eq!((filled.program.as_str(), filled.args[0].as_str()), ("cat", "--key=secret1"));
         let mut variables = filled.env.clone();
@@ -381,9 +382,14 @@ mod tests {
         assert_eq!(filled.cwd, PathBuf::from("/base"));
         assert_eq!(filled.redactor.hide("--key=secret1"), "--key=***");
         let none: Env = [("PATH", "/bin")].into_iter().collect();
-        let variables = Variables { secrets: &BTreeMap::new(), env: &none };
+        let variables = Variables {
+            secrets: &BTreeMap::new(),
+            withheld: &BTreeSet::from(["KEY".to_owned()]),
+            env: &none,
+        };
         let problem = spec.fill(&variables, None).expect_err("KEY is missing");
         assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
+        assert!(problem.contains("is kept for another address or file"), "{problem}");
     }
 
     /// The working folder is the caller's project; the program is not looked up in it.
@@ -391,7 +397,7 @@ mod tests {
     fn relative_program_is_of_the_folder_of_its_file() {
         let env: Env = [("PATH", "/bin")].into_iter().collect();
         let nothing = BTreeMap::new();
-        let variables = Variables { secrets: &nothing, env: &env };
+        let variables = Variables { secrets: &nothing, withheld: &BTreeSet::new(), env: &env };
         for sharing in ["project", "session", "shared"] {
             for (written, program) in
                 [("./srv.sh", "/base/./srv.sh"), ("../c.py", "/base/../c.py"), ("/srv", "/srv")]

@@ -35,6 +35,17 @@ const SERVERS: Listing = Listing {
     next: None,
 };
 
+const FOUND: Listing = Listing {
+    items: "tools",
+    columns: &[
+        Column::text("TOOL", "name"),
+        Column::text("SERVER", "source").rank(1),
+        Column::text("WHAT IT DOES", "description"),
+    ],
+    empty: "no tool fits these words; `svc tools list` shows all",
+    next: None,
+};
+
 /// A server as a registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RegisteredServer {
@@ -58,11 +69,10 @@ struct RegistryCache {
 pub(super) async fn search(context: &Context, query: &str, of_registry: bool) -> ExitResult {
     if !of_registry {
         let caller = ProjectClient::new(context, &[]).await?;
-        let name = "ToolSearch".to_owned();
-        let arguments = vec![format!("query={query}")];
-        let done = tools::call_by_name(context, &caller.client, name, arguments).await;
+        let found =
+            tools::structured(&caller.client, "ToolSearch", json!({ "query": query })).await;
         caller.end().await;
-        return done;
+        return FOUND.print(context, &found?);
     }
     let registry = context.config(&Flags::default())?.sources_registry.value;
     let servers = servers_of(context, &registry).await?;

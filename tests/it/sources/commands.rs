@@ -7,7 +7,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use super::{SOON, entry, in_state, project_file, source, toy};
-use crate::daemon::{Daemon, Home, svc_with_input, until};
+use crate::daemon::{Daemon, Home, svc, svc_with_input, until};
 
 /// Runs `svc mcp …` in a folder.
 pub(crate) fn mcp(home: &Home, folder: &Path, args: &[&str]) -> Output {
@@ -272,18 +272,60 @@ fn doctor_and_config_check_report_bad_entries() {
     let doctor =
         home.command(&["doctor", "--json"]).current_dir(&project).output().expect("it runs");
     let report: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
-    let of_servers: Vec<String> = report["checks"]
-        .as_array()
-        .expect("checks")
-        .iter()
-        .filter(|check| check["check"] == "MCP servers")
-        .map(|check| check["detail"].as_str().unwrap_or_default().to_owned())
-        .collect();
-    assert_eq!(of_servers.len(), 2, "{of_servers:?}");
+    let checks = report["checks"].as_array().expect("checks");
+    let told = |name: &str| -> Vec<(&Value, &str)> {
+        let of_name = checks.iter().filter(|check| check["check"] == name);
+        of_name.map(|it| (&it["level"], it["detail"].as_str().unwrap_or_default())).collect()
+    };
+    let (of_file, of_servers) = (told("configuration"), told("MCP servers"));
+    assert!(of_file.len() == 1 && of_file[0].0 == "warn", "{of_file:?}");
+    assert!(of_file[0].1.contains("sources.bad"), "as config check says it: {of_file:?}");
     assert!(
-        of_servers[0].contains("bad") && of_servers[1].contains("waits for approval"),
+        of_servers.len() == 1 && of_servers[0].1.contains("waits for approval"),
         "{of_servers:?}"
     );
+}
+
+#[test]
+fn states_of_entries_that_do_not_run_are_events() {
+    let home = Home::new();
+    let server = entry(&home, &[]);
+    home.write("config.toml", "[sources.twice]\ncommand = \"cat\"\n");
+    let d = super::with_servers(&home, &json!({ "toy": server, "twice": server }));
+    in_state(&d, "toy", "connected");
+    let states = |name: &str| -> Vec<Value> {
+        let page = d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200);
+        let all = page["events"].as_array().expect("events").iter().map(|event| &event["data"]);
+        all.filter(|data| data["name"] == name).cloned().collect()
+    };
+    let last = |name: &str, state: &str| {
+        until(SOON, || states(name).pop().filter(|data| data["state"] == state))
+    };
+    let hidden = states("twice").into_iter().find(|data| data["state"] == "hidden");
+    assert!(hidden.expect("an event")["reason"].is_string());
+    svc(&home, &["mcp", "disable", "toy"]).ok();
+    assert_eq!(last("toy", "disabled")["next_action"], "svc mcp enable toy");
+    svc(&home, &["mcp", "enable", "toy"]).ok();
+    last("toy", "connected");
+    let count = states("toy").iter().filter(|data| data["state"] == "disabled").count();
+    assert_eq!(count, 1, "an event for each change");
+    let project = home.project();
+    project_file(&project, &json!({ "own": server }));
+    let inside = super::of_project(&d, "s-1", &project.display().to_string());
+    in_state(&inside, "own", "pending_approval");
+    let told = last("own", "pending_approval");
+    assert!(told["project"].is_string() && told.get("reason").is_none(), "{told}");
+}
+
+#[test]
+fn search_prints_the_found_tools_as_a_table() {
+    let d = Daemon::start();
+    let found = svc(&d.home, &["mcp", "search", "message"]);
+    let lines: Vec<&str> = found.ok().lines().collect();
+    assert!(lines[0].starts_with("TOOL"), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("peer_send ")), "{lines:?}");
+    let none = svc(&d.home, &["mcp", "search", "zzqqj"]);
+    assert!(none.ok().contains("no tool fits"), "{none:?}");
 }
 
 #[test]

@@ -94,7 +94,10 @@ fn one_login_serves_ten_callers_with_one_renewal() {
     failed(&call(&d, "web__echo", &json!({ "value": "x" })));
     let shown = in_state(&d, "web", "needs_auth");
     assert!(shown["reason"].as_str().is_some_and(|why| why.contains("invalid_grant")), "{shown}");
+    // The server names its metadata in a challenge only, and no request has met one since.
+    server.issuer().asked.clear();
     log_in(&home, "web");
+    assert_eq!(server.issuer().asked, "tools");
     in_state(&d, "web", "connected");
     let told = svc(&home, &["mcp", "logout", "web"]);
     assert!(told.ok().contains("revoked"), "{told:?}");
@@ -260,6 +263,7 @@ fn project_server_gets_no_secret_of_its_namesake() {
         let shown = in_state(&inside, name, "misconfigured");
         let reason = shown["reason"].as_str().unwrap_or_default().to_owned();
         assert!(reason.contains("is not set"), "{reason}");
+        assert!(reason.contains("kept for another address or file"), "{reason}");
         let next = shown["next_action"].as_str().unwrap_or_default();
         assert!(next.contains(&format!("svc mcp secret set {name}")), "{shown}");
     }

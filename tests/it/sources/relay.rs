@@ -1,12 +1,14 @@
 //! Resources, templates, prompts and completions of servers by the protocol's own methods, and
 //! results that are too large.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{
     SOON, body, call, entry, failed, in_session, in_state, of_project, said, session, with_servers,
 };
-use crate::daemon::{Daemon, Home, until};
+use crate::daemon::{Daemon, Home, svc, until};
 use crate::wire::Caller;
 
 fn ask(caller: &Caller, method: &str, params: &Value) -> Value {
@@ -103,6 +105,54 @@ fn relayed_items_have_unique_names_and_unchanged_bytes() {
     );
 }
 
+fn listen(caller: &Caller, session: &str) -> crate::wire::Sse {
+    let request = caller.request("GET", "/mcp").header("Accept", "text/event-stream");
+    let request = request.header("Mcp-Session-Id", session);
+    let request = request.header("MCP-Protocol-Version", "2025-11-25");
+    request.follow().expect("an answer").expect("a stream")
+}
+
+#[test]
+fn change_of_the_tool_list_is_told_once_to_those_who_see_it() {
+    const SILENCE: Duration = Duration::from_secs(1);
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    // A session is shown few tools, and none of the server's. Its folder has a plan of its own.
+    let agent = of_project(&d, "s-1", &home.project().display().to_string());
+    let mut streams = [&*d, &agent].map(|caller| {
+        let id = session(caller, &json!({}));
+        let list = json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list", "params": {} });
+        in_session(caller, &id, &list).send().ok(200);
+        listen(caller, &id)
+    });
+    let mut told = || {
+        streams.each_mut().map(|stream| {
+            stream.set_timeout(SILENCE);
+            let mut count = 0;
+            while let Ok(block) = stream.block() {
+                let data = block.expect("it goes on").data.join("");
+                count += usize::from(data.contains("notifications/tools/list_changed"));
+            }
+            count
+        })
+    };
+    assert_eq!(told(), [0, 0]);
+    svc(&home, &["mcp", "disable", "toy"]).ok();
+    in_state(&d, "toy", "disabled");
+    assert_eq!(told(), [1, 0], "disabled");
+    svc(&home, &["mcp", "enable", "toy"]).ok();
+    in_state(&d, "toy", "connected");
+    assert_eq!(told(), [1, 0], "enabled");
+    let script = super::toy(&home).display().to_string();
+    svc(&home, &["mcp", "add", "other", "--", "python3", &script]).ok();
+    in_state(&d, "other", "connected");
+    assert_eq!(told(), [1, 0], "added");
+    svc(&home, &["mcp", "reconnect", "other"]).ok();
+    in_state(&d, "other", "connected");
+    assert_eq!(told(), [0, 0], "nothing that a client sees");
+}
+
 #[test]
 fn resource_subscription_survives_a_server_restart() {
     let home = Home::new();
@@ -117,14 +167,7 @@ fn resource_subscription_survives_a_server_restart() {
     assert_eq!(subscribed["result"], json!({}), "{subscribed}");
     let refused = in_it("resources/subscribe", json!({ "uri": "toy://item/7" }));
     assert_eq!(refused["error"]["code"], -32002, "{refused}");
-    let mut stream = d
-        .request("GET", "/mcp")
-        .header("Accept", "text/event-stream")
-        .header("Mcp-Session-Id", &id)
-        .header("MCP-Protocol-Version", "2025-11-25")
-        .follow()
-        .expect("an answer")
-        .expect("a stream");
+    let mut stream = listen(&d, &id);
     let mut hear = |method: &str, uri: Option<&str>| loop {
         let block = stream.block().expect("a stream").expect("it goes on");
         let Ok(note) = serde_json::from_str::<Value>(&block.data.join("\n")) else { continue };

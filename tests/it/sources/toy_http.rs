@@ -255,9 +255,7 @@ async fn answer(
     {
         let issuer = toy.issuer.lock().expect("a lock");
         let challenge = |more: &str| {
-            let text = format!(
-                "Bearer resource_metadata=\"{base}/.well-known/oauth-protected-resource/mcp\"{more}"
-            );
+            let text = format!("Bearer resource_metadata=\"{base}/metadata-of-mcp\"{more}");
             let response = Response::builder().status(if more.is_empty() { 401 } else { 403 });
             response.header("www-authenticate", text).body(Body::empty()).expect("is one")
         };
@@ -561,7 +559,7 @@ impl Toy {
             json_of(200, &document)
         };
         match path {
-            "/.well-known/oauth-protected-resource/mcp" => with_lies(
+            "/metadata-of-mcp" => with_lies(
                 json!({ "resource": format!("{base}/mcp"), "authorization_servers": [base], "scopes_supported": ["tools"] }),
                 &issuer,
             ),

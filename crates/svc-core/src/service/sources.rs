@@ -8,7 +8,8 @@ use svc_model::{
     NewEvent, Ownership, ProcessIdentity, StreamName, StreamVisibility, Timestamp,
     source::SourceState,
 };
-use svc_store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, job};
+pub use svc_store::SourceListRow;
+use svc_store::{SourcePinRow, SourceProcessRow, SourceStateRow, job};
 
 use super::{
     Result,
@@ -33,6 +34,10 @@ pub struct SourceKey {
 }
 
 impl SourceKey {
+    pub fn from_row(row: &SourceListRow) -> Self {
+        Self { name: row.name.clone(), project: row.project.clone() }
+    }
+
     pub fn project(&self) -> Option<&str> {
         Some(self.project.as_str()).filter(|project| !project.is_empty())
     }
@@ -54,17 +59,6 @@ impl SourceKey {
             }
         }
     }
-}
-
-/// The lists that a server returned, each as JSON.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceLists {
-    /// Fingerprint of the configuration entry that the lists belong to.
-    pub fingerprint: String,
-    pub tools: String,
-    pub resources: String,
-    pub templates: String,
-    pub prompts: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,27 +96,22 @@ impl Sources {
 
     /// The lists of each server from the last time that it worked.
     #[boxed]
-    pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>> {
-        let rows = self.core.store.sources().lists().await?;
-        Ok(rows.into_iter().map(split_list).collect())
+    pub async fn lists(&self) -> Result<Vec<SourceListRow>> {
+        Ok(self.core.store.sources().lists().await?)
     }
 
     #[boxed]
-    pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<()> {
-        let row = list_row(key, lists);
+    pub async fn store_lists(&self, row: SourceListRow) -> Result<()> {
         self.core.change(job!(|tx| tx.sources().put_list(&row).await)).await
     }
 
     /// The definitions that a person has approved for each server, with the changes that were
     /// announced. The fingerprint is that of the entry that the definitions belong to.
     #[boxed]
-    pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>> {
+    pub async fn pins(&self) -> Result<Vec<(SourceListRow, BTreeSet<String>)>> {
         let rows = self.core.store.sources().pins().await?;
-        let pin = |SourcePinRow { list, told }| {
-            let (key, lists) = split_list(list);
-            (key, lists, serde_json::from_str(&told).unwrap_or_default())
-        };
-        Ok(rows.into_iter().map(pin).collect())
+        let told = |text: &str| serde_json::from_str(text).unwrap_or_default();
+        Ok(rows.into_iter().map(|row| (row.list, told(&row.told))).collect())
     }
 
     /// Stores the definitions that a person has approved, and announces new changes in the team
@@ -130,14 +119,13 @@ impl Sources {
     #[boxed]
     pub async fn store_pin(
         &self,
-        key: SourceKey,
-        lists: SourceLists,
+        list: SourceListRow,
         told: Vec<String>,
         news: Vec<String>,
     ) -> Result<()> {
+        let key = SourceKey::from_row(&list);
         let event =
             (!news.is_empty()).then(|| NewEvent::new("source.changed", &change_event(&key, &news)));
-        let list = list_row(key, lists);
         let row = SourcePinRow { list, told: json!(told).to_string() };
         let write = self.core.change(job!(|tx| {
             tx.sources().put_pin(&row).await?;
@@ -154,11 +142,15 @@ impl Sources {
     pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<()> {
         let event = NewEvent::new("source.state", &state_event(&key, &status));
         let SourceStatus { state, reason, next_action, attempt, next_at } = status;
+        let is_hidden = state == SourceState::Hidden;
         let state = state.as_str().to_owned();
         let SourceKey { name, project } = key;
         let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
         let write = self.core.change(job!(|tx| {
-            tx.sources().put_state(&row).await?;
+            // A hidden entry is not the one that its row is about.
+            if !is_hidden {
+                tx.sources().put_state(&row).await?;
+            }
             append_to_team(tx, event).await
         }));
         write.await
@@ -262,16 +254,4 @@ fn change_event(key: &SourceKey, changes: &[String]) -> Value {
         event["project"] = json!(key.project_root());
     }
     event
-}
-
-fn list_row(key: SourceKey, lists: SourceLists) -> SourceListRow {
-    let SourceLists { fingerprint, tools, resources, templates, prompts } = lists;
-    let SourceKey { name, project } = key;
-    SourceListRow { name, project, fingerprint, tools, resources, templates, prompts }
-}
-
-fn split_list(row: SourceListRow) -> (SourceKey, SourceLists) {
-    let SourceListRow { name, project, fingerprint, tools, resources, templates, prompts } = row;
-    let lists = SourceLists { fingerprint, tools, resources, templates, prompts };
-    (SourceKey { name, project }, lists)
 }

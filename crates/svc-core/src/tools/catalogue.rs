@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 use sha2::{Digest as _, Sha256};
 use svc_model::{Caller, SHORT_LIST, ToolExposure, source::matches_glob};
 use tokio::{
@@ -272,16 +272,21 @@ impl Catalogue {
         self.changes.subscribe()
     }
 
-    /// A hash of all declarations and of the exposure. It depends on nothing else, so it is the
-    /// same after a restart.
-    pub fn fingerprint(&self, exposure: Option<ToolExposure>) -> i64 {
+    /// The entries of `tools/list` for this caller, and a hash of them. The hash depends on nothing
+    /// else, so it is the same after a restart.
+    pub fn entries_for(
+        &self,
+        caller: &Caller,
+        exposure: ToolExposure,
+    ) -> (Vec<Box<RawValue>>, i64) {
+        let tools = self.listed_to(caller, exposure);
+        let entries: Vec<_> = tools.iter().map(|tool| tool.listed(exposure)).collect();
         let mut hash = Sha256::new();
-        hash.update(exposure.map_or("", ToolExposure::as_str));
-        for tool in self.everything() {
-            hash.update(tool.listed(ToolExposure::All).get());
+        for entry in &entries {
+            hash.update(entry.get());
         }
         let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
-        i64::from_be_bytes(bytes)
+        (entries, i64::from_be_bytes(bytes))
     }
 }
 

@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use svc_model::{
-    ListQuery, MessageId, NOT_BLANK, NewMessage, PageQuery, Peer, PeerFilter, PeerId,
+    ListQuery, MessageId, MessageType, NOT_BLANK, NewMessage, PageQuery, Peer, PeerFilter, PeerId,
     RegisterInput, ReportedStatus, SentMessage, limits,
 };
 
@@ -203,12 +204,20 @@ Use it to tell all of them what concerns them (main is frozen, the test machine 
 peer_send. It reaches peers that are offline, too, when they come back.";
 
 #[derive(Deserialize, JsonSchema)]
+#[schemars(transform = store_as_broadcast)]
 struct PeerBroadcastArguments {
     /// Only to peers of this circle.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     circle: Option<String>,
     #[serde(flatten)]
     message: NewMessage,
+}
+
+/// A message to one peer has another default.
+fn store_as_broadcast(schema: &mut schemars::Schema) {
+    if let Some(kind) = schema.pointer_mut("/properties/type") {
+        kind["default"] = json!(MessageType::Broadcast);
+    }
 }
 
 async fn broadcast(call: Call, input: PeerBroadcastArguments) -> Result<BroadcastReach, Failure> {
@@ -618,6 +627,8 @@ mod tests {
         }
         let circle = json!({ "display_name": "cleo", "backend": "test", "circle": "c" });
         world.call(&world.session("cleo"), "peer_register", circle).await;
+        let tool = world.catalogue.all()["peer_broadcast"].input_schema().clone();
+        assert_eq!(tool["properties"]["type"]["default"], "broadcast");
         let ann = world.session("ann");
         for (arguments, expected) in [
             (json!({ "text": "a", "type": "notification" }), 2),

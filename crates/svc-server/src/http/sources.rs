@@ -323,7 +323,8 @@ fn switch(server: &SourceRequest, enabled: bool) -> JsonResult<SourceView> {
 
 async fn log_in(server: SourceRequest, Json(body): Json<LoginBody>) -> JsonResult<OpenLogin> {
     let (key, name) = (server.key()?, &server.name);
-    let open = manager(&server.app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
+    let port = body.port.filter(|port| *port > 0);
+    let open = manager(&server.app)?.begin_login(&key, port).await;
     let refused = |reason| Problem::new(Code::Conflict, format!("{name}: {reason}"));
     open.map(Json).map_err(refused)
 }
@@ -334,8 +335,8 @@ async fn await_login(
 ) -> JsonResult<LoginOutcome> {
     let (key, name) = (server.key()?, &server.name);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
-    let login = manager(&server.app)?.login(&key);
-    let outcome = login.outcome(body.redirect.as_deref(), wait);
+    let sources = manager(&server.app)?;
+    let outcome = sources.login_outcome(&key, body.redirect.as_deref(), wait);
     // The wait must not delay shutdown.
     let outcome = server.app.stop.run_until_cancelled(outcome).await;
     let none = || Problem::new(Code::Conflict, format!("{name} has no login"));
@@ -344,7 +345,7 @@ async fn await_login(
 
 async fn log_out(server: SourceRequest) -> JsonResult<LogoutState> {
     let key = server.key()?;
-    let outcome = manager(&server.app)?.login(&key).end().await.map_err(not_kept)?;
+    let outcome = manager(&server.app)?.end_login(&key).await.map_err(not_kept)?;
     Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
 }
 

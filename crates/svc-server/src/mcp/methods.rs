@@ -96,13 +96,11 @@ impl MethodCall<'_> {
     async fn list_tools(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
         let Self { server, context, request } = self;
         refuse_cursor(&request.params)?;
+        let (tools, hash) = server.catalogue.entries_for(&context.caller, context.exposure);
         if let RequestOrigin::Legacy(session) = &context.origin {
-            let tools = server.catalogue.fingerprint(server.exposure);
-            server.sessions.note_tools_seen(session, tools).await?;
+            server.sessions.note_tools_seen(session, hash).await?;
         }
-        let tools = server.catalogue.listed_to(&context.caller, context.exposure);
-        let tools = tools.iter().map(|tool| tool.listed(context.exposure));
-        Ok(OneMember::from([("tools", tools.collect())]))
+        Ok(OneMember::from([("tools", tools)]))
     }
 
     async fn set_level(self) -> Result<(), RpcError> {

@@ -5,14 +5,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
 use futures_util::future::OptionFuture;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use svc_core::service::{Error, log::StreamChanges};
-use svc_model::{CallId, Caller};
+use svc_core::{
+    service::{Error, log::StreamChanges},
+    tools::Catalogue,
+};
+use svc_model::{CallId, Caller, ToolExposure};
 use svc_store::CallState;
 use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
@@ -21,13 +25,17 @@ use super::{McpServer, call::McpTaskView, methods::CallerResources, rpc::notific
 
 /// Least time between notices of resources, since a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Time from a change of the tools to its notice: one act of a person changes them several times.
+const TOOLS_PAUSE: Duration = Duration::from_millis(200);
 
 /// URIs of resources, by the stream whose events change them.
 pub(crate) type WatchedResources = BTreeMap<String, BTreeSet<String>>;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NoticeFilter {
-    pub(crate) tools: bool,
+    /// Which tools the client is shown, and the hash of the list that it was given. `None` if it
+    /// wants no notices of tools.
+    pub(crate) tools: Option<(ToolExposure, Option<i64>)>,
     pub(crate) prompts: bool,
     pub(crate) resources: bool,
     pub(crate) watched: WatchedResources,
@@ -82,7 +90,8 @@ pub(crate) struct NoticeQueue {
     server: McpServer,
     caller: Caller,
     filter: NoticeFilter,
-    tools: watch::Receiver<u64>,
+    /// `None` if the client wants no notices of tools.
+    tools: Option<Box<KnownTools>>,
     prompts: watch::Receiver<u64>,
     resources: watch::Receiver<u64>,
     /// `None` if no resources are watched.
@@ -90,6 +99,56 @@ pub(crate) struct NoticeQueue {
     /// `None` if no tasks are watched.
     tasks: Option<Box<McpTaskChanges>>,
     queue: VecDeque<Notice>,
+}
+
+/// The list of tools that a client knows.
+struct KnownTools {
+    catalogue: Arc<Catalogue>,
+    caller: Caller,
+    exposure: ToolExposure,
+    changes: watch::Receiver<u64>,
+    hash: i64,
+    /// When to compare the list.
+    due: Option<Instant>,
+}
+
+impl KnownTools {
+    /// `known` is the hash of the list that the client was given, perhaps by an earlier daemon.
+    /// Without one it is taken to know the present list.
+    fn new(
+        catalogue: &Arc<Catalogue>,
+        caller: &Caller,
+        exposure: ToolExposure,
+        known: Option<i64>,
+    ) -> Self {
+        let changes = catalogue.changes();
+        let hash = known.unwrap_or_else(|| catalogue.entries_for(caller, exposure).1);
+        let due = known.map(|_| Instant::now());
+        let (catalogue, caller) = (Arc::clone(catalogue), caller.clone());
+        Self { catalogue, caller, exposure, changes, hash, due }
+    }
+
+    /// Waits until the caller sees another list. Cancel safe.
+    async fn changed(&mut self) {
+        loop {
+            let due = match self.due {
+                Some(due) => due,
+                None => match self.changes.changed().await {
+                    Ok(()) => *self.due.insert(Instant::now() + TOOLS_PAUSE),
+                    Err(_) => std::future::pending().await,
+                },
+            };
+            tokio::time::sleep_until(due).await;
+            // The list that is read now contains all changes so far.
+            self.changes.mark_unchanged();
+            self.due = None;
+            let (_, hash) = self.catalogue.entries_for(&self.caller, self.exposure);
+            if self.hash != hash {
+                self.hash = hash;
+                return;
+            }
+        }
+    }
 }
 
 struct ResourceUpdates {
@@ -126,8 +185,11 @@ impl NoticeQueue {
             // The first notice of each task is its present state.
             Box::new(McpTaskChanges { changed, due: true, given: HashMap::new() })
         });
+        let tools = filter.tools.map(|(exposure, known)| {
+            Box::new(KnownTools::new(&server.catalogue, caller, exposure, known))
+        });
         Ok(Self {
-            tools: server.catalogue.changes(),
+            tools,
             prompts: server.prompts_changed.subscribe(),
             resources: server.resources_changed.subscribe(),
             updates,
@@ -137,10 +199,6 @@ impl NoticeQueue {
             caller: caller.clone(),
             filter,
         })
-    }
-
-    pub(crate) fn push(&mut self, notice: Notice) {
-        self.queue.push_back(notice);
     }
 
     /// Watches other resources. New ones are watched from the position `since` of the log, because
@@ -169,9 +227,10 @@ impl NoticeQueue {
             }
             let filter = &self.filter;
             let moved = self.updates.as_mut().map(|updates| updates.moved());
+            let other_tools = self.tools.as_mut().map(|tools| tools.changed());
             tokio::select! {
                 biased;
-                Ok(()) = self.tools.changed(), if filter.tools => return Ok(Notice::ToolsChanged),
+                Some(()) = OptionFuture::from(other_tools) => return Ok(Notice::ToolsChanged),
                 Ok(()) = self.prompts.changed(), if filter.prompts => return Ok(Notice::PromptsChanged),
                 Ok(()) = self.resources.changed(), if filter.resources => return Ok(Notice::ResourcesChanged),
                 Some(()) = OptionFuture::from(moved) => Box::pin(self.read_updates()).await?,

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use svc_core::service::{self, log::StreamFollower};
-use svc_model::{CallId, Caller, Event, Seq, StreamName, limits};
+use svc_model::{CallId, Caller, Event, Seq, StreamName, ToolExposure, limits};
 use svc_wire::{
     mcp::Revision,
     sse::{self, KEEP_ALIVE, MEDIA_TYPE as EVENTS},
@@ -335,12 +335,15 @@ impl McpSessionNotices {
         server: &McpServer,
         caller: &Caller,
         session: &Arc<McpSession>,
+        exposure: ToolExposure,
         from: Option<i64>,
     ) -> Result<Self, service::Error> {
         let subscriptions = session.subscriptions.subscribe();
         let _ = session.take_unread_subscriptions();
         let watched = watched_resources(server, session).await?;
-        let (tools, prompts, resources) = (true, true, true);
+        // The list may have changed while the client was away, perhaps as the daemon was restarted.
+        let tools = Some((exposure, session.client().tools));
+        let (prompts, resources) = (true, true);
         let filter = NoticeFilter { tools, prompts, resources, watched, tasks: Vec::new() };
         let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
         let (server, session) = (server.clone(), Arc::clone(session));
@@ -394,6 +397,7 @@ pub(crate) async fn standalone_response(
     server: &McpServer,
     caller: &Caller,
     session: Arc<McpSession>,
+    exposure: ToolExposure,
     from: Option<i64>,
 ) -> Result<Response, service::Error> {
     let mut number = 0;
@@ -403,15 +407,7 @@ pub(crate) async fn standalone_response(
     });
     // Read first: what follows until the notices begin is told twice, and not missed.
     let head = server.services.log.log_head().await?;
-    let mut notices = McpSessionNotices::new(server, caller, &session, from).await?;
-    if session
-        .client()
-        .tools
-        .is_some_and(|tools| tools != server.catalogue.fingerprint(server.exposure))
-    {
-        // The list changed while the client was away, perhaps because the daemon was restarted.
-        notices.queue.push(Notice::ToolsChanged);
-    }
+    let notices = McpSessionNotices::new(server, caller, &session, exposure, from).await?;
     // A client may know more than a log that was restored.
     let position = from.map_or(head, |from| from.min(head));
     let first = if is_primed(session.client().revision) {
@@ -459,10 +455,11 @@ pub(crate) async fn sse_session_response(
     server: &McpServer,
     caller: &Caller,
     session: Arc<McpSession>,
+    exposure: ToolExposure,
     after: Seq,
 ) -> Result<Response, service::Error> {
     let follow = server.services.log.follow(StreamName::new("mcp", &session.id), after).await?;
-    let notices = McpSessionNotices::new(server, caller, &session, None).await?;
+    let notices = McpSessionNotices::new(server, caller, &session, exposure, None).await?;
     let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
     let (source, closed) = (SseStreamSource { follow, notices }, session.closed.clone());
     Ok(stream_body(server, Some(first), source).until_closed(closed).into_events())

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::service::Error;
-use svc_model::Caller;
+use svc_model::{Caller, ToolExposure};
 use svc_wire::mcp::meta;
 
 use super::{
@@ -22,7 +22,8 @@ use super::{
     methods::CallerResources,
     notices::{NoticeFilter, NoticeQueue},
     request::{
-        ModernClient, SESSION_ID, check_legacy_revision, names_modern, no_session, session_of,
+        ModernClient, SESSION_ID, check_legacy_revision, exposure_of, names_modern, no_session,
+        session_of,
     },
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
@@ -53,8 +54,13 @@ pub(super) async fn open_stream(
     let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
     let last = last.unwrap_or(".").trim();
     let failed = |error: Error| Problem::from(error).into_response();
+    let exposure = exposure_of(server, caller, &headers)
+        .map_err(|why| Problem::malformed(why).into_response())?;
+    let standalone = async |session, from| {
+        standalone_response(server, caller, session, exposure, from).await.map_err(failed)
+    };
     if last.is_empty() {
-        return standalone_response(server, caller, session, None).await.map_err(failed);
+        return standalone(session, None).await;
     }
     let unknown = || {
         let text = "this session has no stream with that Last-Event-ID";
@@ -62,7 +68,7 @@ pub(super) async fn open_stream(
     };
     let LogCursor { stream, after } = LogCursor::parse(last).ok_or_else(unknown)?;
     if stream == standalone_stream_of(&session) {
-        return standalone_response(server, caller, session, Some(after)).await.map_err(failed);
+        return standalone(session, Some(after)).await;
     }
     let row = server.services.mcp.call(caller, stream).await.map_err(failed)?;
     let row = row.filter(|row| row.session_id.as_ref() == Some(&session.id)).ok_or_else(unknown)?;
@@ -135,14 +141,14 @@ struct Acknowledgement<'a> {
 pub(super) async fn listen(
     server: &McpServer,
     caller: &Caller,
-    client: &ModernClient,
+    (client, exposure): (&ModernClient, ToolExposure),
     request: &ClientRequest,
 ) -> Result<Response, RpcError> {
     let Some(Value::Object(requested)) = request.params.get("notifications") else {
         return Err(RpcError::invalid_params("params.notifications: must be an object"));
     };
     let mut filter = NoticeFilter {
-        tools: wants(requested, "toolsListChanged"),
+        tools: wants(requested, "toolsListChanged").then_some((exposure, None)),
         prompts: wants(requested, "promptsListChanged") && !server.prompts.is_empty(),
         resources: wants(requested, "resourcesListChanged"),
         ..NoticeFilter::default()
@@ -161,7 +167,7 @@ pub(super) async fn listen(
         }
     }
     let granted = [
-        ("toolsListChanged", json!(filter.tools), filter.tools),
+        ("toolsListChanged", json!(true), filter.tools.is_some()),
         ("promptsListChanged", json!(filter.prompts), filter.prompts),
         ("resourcesListChanged", json!(filter.resources), filter.resources),
         ("resourceSubscriptions", json!(uris), !uris.is_empty()),

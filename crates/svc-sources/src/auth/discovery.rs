@@ -5,12 +5,20 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use regex_automata::meta::Regex;
 use reqwest::{
-    Url,
+    StatusCode, Url,
     header::{HeaderMap, WWW_AUTHENTICATE},
 };
 use serde_json::Value;
 
-use crate::http_clients::{HttpClients, IssuerUnreachable, metadata, safe_url, url_named_at};
+use crate::http_clients::{HttpClients, IssuerUnreachable, metadata, post, safe_url, url_named_at};
+
+/// The challenge of a server to a request without a token; the empty one if it gives none.
+pub(super) async fn challenge_of(clients: &HttpClients, server: &Url) -> AuthChallenge {
+    const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let response = post(clients, server, "application/json", PING.into()).await;
+    let refused = response.ok().filter(|it| it.status() == StatusCode::UNAUTHORIZED);
+    refused.map(|it| AuthChallenge::from_headers(it.headers())).unwrap_or_default()
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorizationServer {

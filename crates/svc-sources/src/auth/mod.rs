@@ -27,7 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::{
     callback::{CallbackListener, RedirectCheck},
-    discovery::{AuthorizationServer, discover},
+    discovery::{AuthorizationServer, challenge_of, discover},
     tokens::{OauthClient, SourceLogin, failure_of},
 };
 use super::http_clients::{HttpClients, post, sender};
@@ -151,7 +151,12 @@ impl PendingLogin {
     /// Discovers the issuer and finds or registers the client. The error is for people.
     async fn begin(auth: &SourceAuth, request: LoginInput, redirect: &str) -> Result<Self, String> {
         let LoginInput { url, choice, secret } = request;
-        let challenge = auth.challenge();
+        let challenge = match auth.challenge() {
+            known if known.is_auth() => known,
+            // The last login's end, or a restart, has left no challenge: the issuer refused to
+            // renew a token before the server saw a request.
+            _ => challenge_of(auth.clients(), &url).await,
+        };
         let server = discover(auth.clients(), &url, &challenge).await?;
         let client = client_for(auth.clients(), &server, &choice, secret, redirect).await?;
         let granted = if challenge.lacks_scope() { auth.granted().await } else { None };

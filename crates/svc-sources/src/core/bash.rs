@@ -16,14 +16,11 @@ use svc_core::{
     tools::{ErrorType, ToolError},
 };
 use svc_model::new_secret;
-use svc_sys::{
-    server_process::{ServerCommand, ServerPipes, ServerProcess},
-    telemetry,
-};
+use svc_sys::server_process::{ServerCommand, ServerPipes, ServerProcess};
 use tokio::{io::AsyncReadExt as _, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{field_error, lock};
+use crate::{field_error, lock, log_unstored};
 
 /// Most output that is kept of a command, in bytes: half from its beginning, half from its end.
 const MAX_OUTPUT: usize = 1024 * 1024;
@@ -424,9 +421,8 @@ async fn follow(
     };
     // Kills the command's remaining processes, too.
     let status = process.kill().await.or(status);
-    if let Err(error) = services.sources.forget_process(mark).await {
-        tracing::warn!(error = telemetry::chain(&error), "cannot remove the record of a process");
-    }
+    let forgotten = services.sources.forget_process(mark).await;
+    log_unstored(forgotten, "cannot remove the record of a process");
     reading.await.ok();
     CommandEnd { status, is_killed }
 }

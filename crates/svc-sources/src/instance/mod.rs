@@ -3,7 +3,7 @@
 
 mod start;
 
-pub(super) use start::{InstanceParts, ResourceChange, StartLists};
+pub(super) use start::{InstanceParts, ResourceChange, StartLists, StateChange};
 
 use std::{
     sync::{Arc, Mutex},
@@ -17,7 +17,7 @@ use svc_model::{
     limits::SOURCE_REFETCH_PAUSE,
     source::{STARTS_BEFORE_FAILED, SourceState},
 };
-use svc_sys::{backoff::Backoff, telemetry};
+use svc_sys::backoff::Backoff;
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -147,7 +147,7 @@ impl Supervisor {
         while !self.starter.stop.is_cancelled() {
             let attempt = (failures > 0).then_some(failures);
             let connecting = SourceStatus::from_state(SourceState::Connecting);
-            self.show(SourceStatus { attempt, ..connecting }, None).await;
+            self.show(SourceStatus { attempt, ..connecting }, None);
             let began = Instant::now();
             let failure = match self.starter.start().await {
                 Ok(running) => {
@@ -203,7 +203,7 @@ impl Supervisor {
     async fn rest(&self, state: SourceState, reason: String, next_action: String) {
         let (reason, next_action) = (Some(reason), Some(next_action));
         let status = SourceStatus { reason, next_action, ..SourceStatus::from_state(state) };
-        self.show(status, None).await;
+        self.show(status, None);
         tokio::select! {
             () = self.starter.stop.cancelled() => {}
             () = self.wake.notified() => {}
@@ -215,7 +215,7 @@ impl Supervisor {
         let pause = RESTART.wait(failures - 1);
         let next_at = Some(self.starter.parts.services.now().plus(pause));
         let status = SourceStatus { attempt: Some(failures), next_at, ..backing_off(reason) };
-        self.show(status, None).await;
+        self.show(status, None);
         tokio::select! {
             () = self.starter.stop.cancelled() => false,
             () = self.wake.notified() => true,
@@ -223,23 +223,21 @@ impl Supervisor {
         }
     }
 
-    async fn show(&self, status: SourceStatus, running: Option<&Running>) {
+    fn show(&self, status: SourceStatus, running: Option<&Running>) {
         let since = self.starter.parts.services.now();
         let connection = running.map(|running| Arc::clone(&running.connection));
         let pid = running.and_then(|running| running.link.pid());
         let shown = SourceInstanceStatus { status: status.clone(), since, pid, connection };
         self.status.send_replace(shown);
         let parts = &self.starter.parts;
-        if parts.is_learner()
-            && let Err(error) =
-                parts.services.sources.store_status(parts.spec.key.clone(), status).await
-        {
-            tracing::warn!(error = telemetry::chain(&error), "a server's state is not on record");
+        if parts.is_learner() {
+            let (key, of_instance) = (parts.spec.key.clone(), Some(Arc::clone(&parts.spec)));
+            parts.states.send(StateChange { key, status, of_instance }).ok();
         }
     }
 
     /// Updates the status with the reason why lists are missing, or clears it.
-    async fn show_problem(&self, running: &Running, problem: Option<String>) {
+    fn show_problem(&self, running: &Running, problem: Option<String>) {
         let name = &self.starter.parts.spec.key.name;
         let reason = problem
             .map(|problem| format!("some lists are the last known ones, or empty: {problem}"));
@@ -251,17 +249,17 @@ impl Supervisor {
         }
         let next_action = reason.is_some().then(|| format!("svc mcp reconnect {name}"));
         let connected = SourceStatus::from_state(SourceState::Connected);
-        self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
+        self.show(SourceStatus { reason, next_action, ..connected }, Some(running));
     }
 
     /// Takes the lists of a working server that were fetched again. On failure the old lists stay.
     async fn take_lists(&self, running: &Running, fetched: Result<FetchedLists, String>) {
         match fetched {
             Ok(lists) => {
-                self.show_problem(running, lists.problem.clone()).await;
+                self.show_problem(running, lists.problem.clone());
                 self.starter.teach(lists).await;
             }
-            Err(problem) => self.show_problem(running, Some(problem)).await,
+            Err(problem) => self.show_problem(running, Some(problem)),
         }
     }
 
@@ -273,8 +271,8 @@ impl Supervisor {
         let mut changes = running.changes.clone();
         let bound = self.starter.parts.spec.entry.startup_timeout;
         let (mut fetched_at, mut refetch_at) = (None, None);
-        self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
-        self.show_problem(&running, running.list_problem.clone()).await;
+        self.show(SourceStatus::from_state(SourceState::Connected), Some(&running));
+        self.show_problem(&running, running.list_problem.clone());
         let is_wanted_anew = loop {
             tokio::select! {
                 () = self.starter.stop.cancelled() => break false,
@@ -310,7 +308,7 @@ impl Supervisor {
         running.connection.close();
         let connection = Arc::clone(&running.connection);
         if is_wanted_anew {
-            self.show(SourceStatus::from_state(SourceState::Connecting), None).await;
+            self.show(SourceStatus::from_state(SourceState::Connecting), None);
         } else {
             // The remaining processes may take seconds to end. New calls fail at once meanwhile.
             let failures = if began.elapsed() >= STEADY { 0 } else { failures };

@@ -1,14 +1,17 @@
 //! Starts and ends one server; the parts and the status of an instance.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use serde_json::json;
-use svc_core::service::{Services, sources::SourceStatus};
+use svc_core::service::{
+    Services,
+    sources::{SourceKey, SourceStatus},
+};
 use svc_model::{StreamName, Timestamp, new_secret};
 use svc_sys::{
     config::{
@@ -16,7 +19,6 @@ use svc_sys::{
         sources::{KeptSecrets, SourceVault},
     },
     server_process::{ServerCommand, ServerProcess},
-    telemetry,
 };
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
@@ -29,7 +31,7 @@ use crate::{
     connection::SourceConnection,
     http_clients::HttpClients,
     lists::{FetchedLists, fetch, introduce},
-    lock,
+    lock, log_unstored,
     message::ConnectionEnd,
     remote::{RemoteEndpoint, RemoteLink},
     spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
@@ -50,6 +52,8 @@ pub(crate) struct InstanceParts {
     pub(crate) starts: Arc<Semaphore>,
     /// Receives the lists.
     pub(crate) learned: mpsc::UnboundedSender<StartLists>,
+    /// Receives the states of the learner.
+    pub(crate) states: mpsc::UnboundedSender<StateChange>,
     pub(crate) containers: Containers,
     pub(crate) moved: mpsc::Sender<ResourceChange>,
     pub(crate) said: StderrLines,
@@ -75,6 +79,15 @@ pub(crate) struct StartLists {
     pub(crate) lists: FetchedLists,
     /// Fires when callers see the lists.
     pub(crate) done: oneshot::Sender<()>,
+}
+
+/// A new state of a server. `of_instance` is the entry of the instance that has it; without one it
+/// is the state of an entry that does not run.
+#[derive(Debug)]
+pub(crate) struct StateChange {
+    pub(crate) key: SourceKey,
+    pub(crate) status: SourceStatus,
+    pub(crate) of_instance: Option<Arc<SourceSpec>>,
 }
 
 #[derive(Debug)]
@@ -174,8 +187,8 @@ impl ServerStarter {
             Err(error) => (KeptSecrets::default(), Some(error.to_string())),
         };
         let bearer = &parts.spec.bearer;
-        let secrets = kept.given_to(bearer);
-        let variables = Variables { secrets: &secrets, env: &parts.env };
+        let (secrets, withheld) = (kept.given_to(bearer), kept.withheld_from(bearer));
+        let variables = Variables { secrets: &secrets, withheld: &withheld, env: &parts.env };
         let filled = parts.spec.fill(&variables, parts.project.as_deref());
         let filled =
             filled.map_err(|problem| ConnectionEnd::Misconfigured(unread.unwrap_or(problem)))?;
@@ -334,12 +347,8 @@ impl ServerStarter {
         self.parts.containers.end(&mark).await;
         let read = tokio::time::timeout(Duration::from_millis(50), &mut reading).await;
         reading.abort();
-        if let Err(error) = self.parts.services.sources.forget_process(mark).await {
-            tracing::warn!(
-                error = telemetry::chain(&error),
-                "cannot remove the record of a server's process"
-            );
-        }
+        let forgotten = self.parts.services.sources.forget_process(mark).await;
+        log_unstored(forgotten, "cannot remove the record of a server's process");
         if let Ok(Ok(Err(fault))) = read {
             return Some(fault);
         }
@@ -368,7 +377,11 @@ async fn report_moves(
 ) {
     let mut updates = connection.resource_updates.subscribe();
     loop {
-        let changed = connection.take_updates();
+        let mut changed = BTreeSet::new();
+        connection.resource_updates.send_if_modified(|updated| {
+            changed = std::mem::take(updated);
+            false
+        });
         let had_some = !changed.is_empty();
         for uri in changed {
             let stream = lock(&watched).get(&uri).map(|known| known.stream.clone());

@@ -8,7 +8,7 @@ mod overview;
 mod plans;
 mod run;
 
-pub use overview::{FolderSources, SourceLoginFlow};
+pub use overview::FolderSources;
 pub use run::SourceManagerParts;
 
 use std::{
@@ -22,7 +22,7 @@ use std::{
 use svc_core::{
     service::{
         Services,
-        sources::{CallEvent, SourceKey},
+        sources::{CallEvent, SourceKey, SourceStatus},
     },
     tools::{Catalogue, Tool},
 };
@@ -39,7 +39,7 @@ use super::{
     call::SharedWith,
     core::CoreServer,
     http_clients::HttpClients,
-    instance::{Instance, InstanceParts, ResourceChange, StartLists},
+    instance::{Instance, InstanceParts, ResourceChange, StartLists, StateChange},
     lists::{OfferedLists, OpenServer, PinnedLists, SourceChange, changes, still_approved},
     lock,
     metrics::SourceMetrics,
@@ -79,6 +79,7 @@ struct ManagerState {
     plans: RwLock<HashMap<String, Arc<FolderPlan>>>,
     starts: Arc<Semaphore>,
     learned: mpsc::UnboundedSender<StartLists>,
+    states: mpsc::UnboundedSender<StateChange>,
     said: mpsc::Sender<(Arc<SourceSpec>, String)>,
     events: mpsc::Sender<(SourceKey, CallEvent)>,
     stop: CancellationToken,
@@ -89,26 +90,6 @@ struct ManagerState {
 struct OfferChanges {
     resources: watch::Sender<u64>,
     prompts: watch::Sender<u64>,
-}
-
-impl OfferChanges {
-    /// The set of servers has changed.
-    fn count_all(&self) {
-        self.resources.send_modify(|count| *count += 1);
-        self.prompts.send_modify(|count| *count += 1);
-    }
-
-    /// The lists of a server have changed, as callers see them.
-    fn count(&self, before: Option<&OfferedLists>, after: &OfferedLists) {
-        if before.is_none_or(|before| {
-            before.resources != after.resources || before.templates != after.templates
-        }) {
-            self.resources.send_modify(|count| *count += 1);
-        }
-        if before.is_none_or(|before| before.prompts != after.prompts) {
-            self.prompts.send_modify(|count| *count += 1);
-        }
-    }
 }
 
 type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
@@ -128,6 +109,8 @@ struct ManagedSources {
     named: HashMap<String, NamedServers>,
     /// Since when each entry in the files has its standing.
     standings: HashMap<EntryStanding, Timestamp>,
+    /// The states of entries that do not run, as they were announced, by server and file.
+    announced: BTreeMap<(SourceKey, String), SourceStatus>,
     /// The servers that are to run.
     wanted: HashMap<SourceKey, Arc<SourceSpec>>,
     lists: HashMap<SourceKey, LearnedLists>,
@@ -241,12 +224,6 @@ impl SourceManager {
         lock(&self.0.state)
     }
 
-    fn tell_catalogue(&self) {
-        if let Some(catalogue) = self.0.catalogue.upgrade() {
-            catalogue.note_change();
-        }
-    }
-
     fn parts(
         &self,
         spec: &Arc<SourceSpec>,
@@ -268,6 +245,7 @@ impl SourceManager {
             env: Arc::clone(&self.0.env),
             starts: Arc::clone(&self.0.starts),
             learned: self.0.learned.clone(),
+            states: self.0.states.clone(),
             containers: Containers::new(&self.0.files.home),
             moved: self.0.moved.clone(),
             said: StderrLines {

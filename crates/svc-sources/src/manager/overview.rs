@@ -1,6 +1,12 @@
 //! All servers as people see them, approve them and log in to them.
 
-use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use svc_core::service::sources::{SourceKey, SourceStatus};
 use svc_model::source::{SourceEntry, SourceInstance, SourceState, SourceTransport, SourceView};
@@ -14,7 +20,7 @@ use crate::{
     auth::{LoginInput, LoginOutcome, LoginRun, OpenLogin},
     lists::{SourceChange, changes, digest},
     run_blocking,
-    spec::{FilledEntry, SourceSpec, Variables, key_of},
+    spec::{FilledEntry, Variables, key_of},
 };
 
 struct WaitingFile {
@@ -61,9 +67,7 @@ impl FolderSources {
         let since = now.as_ref().map(|now| now.since);
         let since = since.or_else(|| state.standings.get(&standing_of(planned)).copied());
         let since = since.unwrap_or_else(|| self.manager.services().now());
-        let is_builtin = SourceSpec::parse(planned).is_some_and(|spec| spec.is_builtin());
         let mut status = match &now {
-            _ if is_in_force && is_builtin => SourceStatus::from_state(SourceState::Connected),
             Some(now) => now.status.clone(),
             None => standing_status(planned),
         };
@@ -213,17 +217,13 @@ impl FolderSources {
                 return Some(false);
             }
             let Some(known) = state.lists.get(&key) else { return Some(true) };
-            let (lists, before) = (Arc::clone(&known.lists), Arc::clone(&known.shown));
+            let lists = Arc::clone(&known.lists);
             let Some(pin) = state.pins.get_mut(&key) else { return Some(true) };
             (pin.lists, pin.told) = (lists, BTreeSet::new());
             let pin = pin.clone();
             manager.settle(&mut state);
-            if let Some(known) = state.lists.get(&key) {
-                manager.0.changes.count(Some(&before), &known.shown);
-            }
             pin
         };
-        manager.tell_catalogue();
         store_pin(manager.services(), &key, &pin, Vec::new()).await;
         Some(true)
     }
@@ -258,8 +258,10 @@ fn changes_of(state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, St
     (changes, digest)
 }
 
+/// The state of an entry that has no instance.
 pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {
     let (state, reason, next_action) = match &planned.standing {
+        SourceStanding::InForce if is_builtin(planned) => (SourceState::Connected, None, None),
         SourceStanding::InForce => (SourceState::Pending, None, None),
         SourceStanding::Disabled => (
             SourceState::Disabled,
@@ -284,23 +286,46 @@ pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {
     SourceStatus { reason, next_action, ..SourceStatus::from_state(state) }
 }
 
+fn is_builtin(planned: &PlannedSource) -> bool {
+    let entry = planned.entry.as_ref();
+    entry.is_ok_and(|entry| matches!(entry.transport, SourceTransport::Builtin { .. }))
+}
+
+/// The states of entries that no instance has and announces, by server and file. One of several
+/// plans that use the entry decides, else one that would use it.
+pub(super) fn standing_states<'a>(
+    plans: impl Iterator<Item = &'a SourcePlan>,
+) -> BTreeMap<(SourceKey, String), SourceStatus> {
+    let rank = |planned: &PlannedSource| match planned.standing {
+        SourceStanding::InForce => 0,
+        SourceStanding::Hidden(_) => 2,
+        _ => 1,
+    };
+    let mut entries = BTreeMap::new();
+    for planned in plans.flat_map(|plan| &plan.sources) {
+        let known = entries.entry((key_of(planned), planned.from.clone())).or_insert(planned);
+        if rank(planned) < rank(known) {
+            *known = planned;
+        }
+    }
+    let states = entries.into_iter().map(|(id, planned)| (id, standing_status(planned)));
+    states.filter(|(_, status)| status.state != SourceState::Pending).collect()
+}
+
 /// The name of a configured client's secret.
 const CLIENT_SECRET: &str = "OAUTH_CLIENT_SECRET";
 
-#[derive(Debug)]
-pub struct SourceLoginFlow<'a> {
-    pub(super) manager: &'a SourceManager,
-    pub(super) key: &'a SourceKey,
-}
-
-impl SourceLoginFlow<'_> {
-    /// Begins the login. The error is for people.
-    pub async fn begin(&self, port: Option<u16>) -> Result<OpenLogin, String> {
-        let Self { manager, key } = self;
-        let spec = manager.spec(key).ok_or("it may not run")?;
-        let kept = manager.vault().kept().map_err(|error| error.to_string())?;
-        let secrets = kept.given_to(&spec.bearer);
-        let variables = Variables { secrets: &secrets, env: manager.env() };
+impl SourceManager {
+    /// Begins a login to a server. The error is for people.
+    pub async fn begin_login(
+        &self,
+        key: &SourceKey,
+        port: Option<u16>,
+    ) -> Result<OpenLogin, String> {
+        let spec = self.spec(key).ok_or("it may not run")?;
+        let kept = self.vault().kept().map_err(|error| error.to_string())?;
+        let (secrets, withheld) = (kept.given_to(&spec.bearer), kept.withheld_from(&spec.bearer));
+        let variables = Variables { secrets: &secrets, withheld: &withheld, env: self.env() };
         let filled = spec.fill(&variables, spec.root.as_deref())?;
         let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
             (&spec.entry.transport, filled)
@@ -317,28 +342,29 @@ impl SourceLoginFlow<'_> {
             secret: secrets.get(CLIENT_SECRET).cloned(),
         };
         // Cancels an earlier login, which holds the port.
-        manager.state().logins.remove(*key);
-        let (this, name) = (manager.downgrade(), SourceKey::clone(key));
+        self.state().logins.remove(key);
+        let (this, name) = (self.downgrade(), key.clone());
         let done = move || {
             if let Some(manager) = this.upgrade() {
                 manager.reconnect_all(&name);
             }
         };
-        let run = LoginRun::start(manager.auth_of(key), request, port, done).await;
+        let run = LoginRun::start(self.auth_of(key), request, port, done).await;
         let run = run.map_err(|problem| filled.redactor.hide(&problem).into_owned())?;
         let open = run.open.clone();
-        manager.state().logins.insert(SourceKey::clone(key), Arc::new(run));
+        self.state().logins.insert(key.clone(), Arc::new(run));
         Ok(open)
     }
 
     /// Waits up to `max_wait` for the login's end; `None` if no login is under way. `redirect` is a
     /// URL that a person pasted.
-    pub async fn outcome(
+    pub async fn login_outcome(
         &self,
+        key: &SourceKey,
         redirect: Option<&str>,
         max_wait: Duration,
     ) -> Option<LoginOutcome> {
-        let run = self.manager.state().logins.get(self.key).cloned()?;
+        let run = self.state().logins.get(key).cloned()?;
         if let Some(redirect) = redirect {
             run.paste(redirect);
         }
@@ -353,11 +379,10 @@ impl SourceLoginFlow<'_> {
 
     /// Removes the login and revokes its tokens; `None` if there was none, `Some(false)` if the
     /// issuer could not be told.
-    pub async fn end(&self) -> io::Result<Option<bool>> {
-        let Self { manager, key } = self;
-        manager.state().logins.remove(*key);
-        let was_there = manager.auth_of(key).log_out().await?;
-        manager.reconnect_all(key);
+    pub async fn end_login(&self, key: &SourceKey) -> io::Result<Option<bool>> {
+        self.state().logins.remove(key);
+        let was_there = self.auth_of(key).log_out().await?;
+        self.reconnect_all(key);
         Ok(was_there)
     }
 }

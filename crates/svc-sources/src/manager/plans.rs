@@ -14,7 +14,7 @@ use std::{
 use futures_util::FutureExt as _;
 use svc_core::{
     service::sources::{CallEvent, SourceKey, SourceStatus},
-    tools::{Call, ChildTools, ErrorType, Failure, Tool, ToolError},
+    tools::{Call, ChildTools, ErrorType, Failure, Output, Tool, ToolError},
 };
 use svc_model::{Caller, source::SourceState};
 use svc_sys::config::sources::{
@@ -23,14 +23,14 @@ use svc_sys::config::sources::{
 use tokio::time::Instant;
 
 use super::{
-    FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager, SourceTools,
-    overview::{FolderSources, SourceLoginFlow, standing_status},
+    FileStamp, FolderPlan, ManagedSources, NamedServers, OfferChanges, SourceManager, SourceTools,
+    overview::{FolderSources, standing_states, standing_status},
 };
 use crate::{
     call::{ServerRequest, SharedWith, shared_with, unavailable},
-    instance::Instance,
+    instance::{Instance, StateChange},
     lists::{OfferedTools, OpenServer, tools_of},
-    metrics::CallOutcome,
+    metrics::{CallOutcome, ServerCallEnd},
     relay::CallerSources,
     run_blocking,
     spec::SourceSpec,
@@ -70,12 +70,7 @@ impl SourceManager {
         }
         let mut state = self.state();
         state.named.insert(folder.to_owned(), NamedServers { plan: Arc::new(plan), stamp });
-        let is_changed = self.settle(&mut state);
-        drop(state);
-        if is_changed {
-            self.tell_catalogue();
-            self.0.changes.count_all();
-        }
+        self.settle(&mut state);
     }
 
     fn stamp(&self, folder: &str) -> FileStamp {
@@ -134,13 +129,11 @@ impl SourceManager {
         }
     }
 
-    /// Starts and ends instances according to the files, and replaces the plans. Returns whether
-    /// the set of servers has changed.
-    pub(super) fn settle(&self, state: &mut ManagedSources) -> bool {
+    /// Starts and ends instances according to the files, replaces the plans, and tells those who
+    /// watch what has changed.
+    pub(super) fn settle(&self, state: &mut ManagedSources) {
         state.note_standings(self.0.services.now());
-        let wanted = self.wanted(state);
-        let mut is_changed = wanted != state.wanted;
-        state.wanted = wanted;
+        state.wanted = self.wanted(state);
         let ManagedSources { wanted, instances, .. } = state;
         let gone = instances.extract_if(|(key, _), instance| {
             wanted.get(key).is_none_or(|spec| **spec != *instance.spec)
@@ -176,10 +169,36 @@ impl SourceManager {
             (folder.clone(), Arc::new(folder_plan(state, Arc::clone(&named.plan))))
         });
         let plans: HashMap<String, Arc<FolderPlan>> = plans.collect();
-        let mut known = self.0.plans.write().unwrap_or_else(PoisonError::into_inner);
-        is_changed |= known.iter().any(|(folder, before)| !before.has_servers_of(&plans[folder]));
-        *known = plans;
-        is_changed
+        let before = {
+            let mut known = self.0.plans.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *known, plans.clone())
+        };
+        self.announce(state);
+        if let Some(catalogue) = self.0.catalogue.upgrade() {
+            catalogue.note_change();
+        }
+        let is_other = |is_same: fn(&FolderPlan, &FolderPlan) -> bool| {
+            before.iter().any(|(folder, before)| !is_same(before, &plans[folder]))
+        };
+        let OfferChanges { resources, prompts } = &self.0.changes;
+        if is_other(|before, after| before.resources().eq(after.resources())) {
+            resources.send_modify(|count| *count += 1);
+        }
+        if is_other(|before, after| before.prompts().eq(after.prompts())) {
+            prompts.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Announces the new states of entries that do not run.
+    fn announce(&self, state: &mut ManagedSources) {
+        let states = standing_states(state.named.values().map(|named| &*named.plan));
+        let before = std::mem::replace(&mut state.announced, states);
+        for (id, status) in &state.announced {
+            if before.get(id) != Some(status) {
+                let (key, status) = (id.0.clone(), status.clone());
+                self.0.states.send(StateChange { key, status, of_instance: None }).ok();
+            }
+        }
     }
 
     /// The servers that are to run.
@@ -253,10 +272,6 @@ impl SourceManager {
         FolderSources { manager: self.clone(), plan }
     }
 
-    pub fn login<'a>(&'a self, key: &'a SourceKey) -> SourceLoginFlow<'a> {
-        SourceLoginFlow { manager: self, key }
-    }
-
     /// Turns a server on or off permanently.
     pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
         SourceChoices::change(&self.0.files.home, |choices| choices.set_switch(name, enabled))?;
@@ -293,10 +308,20 @@ fn folder_plan(state: &ManagedSources, plan: Arc<SourcePlan>) -> FolderPlan {
 }
 
 impl FolderPlan {
-    fn has_servers_of(&self, other: &Self) -> bool {
-        let keys = |plan: &Self| plan.servers.iter().map(|(spec, _)| spec.key.clone()).collect();
-        let [own, others]: [Vec<SourceKey>; 2] = [keys(self), keys(other)];
-        own == others
+    /// The servers that offer resources: their names, whom they are open to, and what they offer.
+    fn resources(&self) -> impl Iterator<Item = impl PartialEq> {
+        let offering = self
+            .servers
+            .iter()
+            .filter(|(_, lists)| !lists.resources.is_empty() || !lists.templates.is_empty());
+        offering
+            .map(|(spec, lists)| (&spec.key, &spec.entry.scope, &lists.resources, &lists.templates))
+    }
+
+    /// As [`Self::resources`], of prompts.
+    fn prompts(&self) -> impl Iterator<Item = impl PartialEq> {
+        let offering = self.servers.iter().filter(|(_, lists)| !lists.prompts.is_empty());
+        offering.map(|(spec, lists)| (&spec.key, &spec.entry.scope, &lists.prompts))
     }
 }
 
@@ -355,30 +380,29 @@ fn server_tools(
             let (manager, spec) = (manager.clone(), Arc::clone(&spec));
             let (own_name, traits) = (Arc::clone(&own_name), Arc::clone(&traits));
             async move {
-                let Some(manager) = manager.upgrade() else {
-                    let text = "the daemon is about to end";
-                    return Err(ToolError::new(ErrorType::Unavailable, text).into());
-                };
+                let manager = manager.upgrade().ok_or_else(ending)?;
                 let shown = format!("{}__{own_name}", spec.key.name);
-                let request = ServerRequest::tool(&own_name, &traits, arguments);
                 let meter = CallMeter::new(manager.clone(), &spec, &own_name, &call);
-                let Some(instance) = manager.instance(&spec, shared_with(&spec, &call)) else {
-                    meter.end(CallOutcome::Unavailable);
+                let request = ServerRequest::tool(&own_name, &traits, arguments);
+                let instance = manager.instance(&spec, shared_with(&spec, &call));
+                let end = if let Some(instance) = instance {
+                    request.run(&instance, manager.suspended(), &call).await
+                } else {
                     let text = format!("{} is turned off or gone", spec.key.name);
                     let error = ToolError::new(ErrorType::Unavailable, text);
-                    return Err(error.retryable(false).into());
+                    (CallOutcome::Unavailable, Err(error.retryable(false).into()))
                 };
-                let (outcome, answer) = request.run(&instance, manager.suspended(), &call).await;
-                match &answer {
-                    Err(Failure::NeedsInput) => meter.ask(),
-                    _ => meter.end(outcome),
-                }
-                Ok(manager.results().shorten(&call.caller, &shown, bound, answer?).await)
+                let answer = meter.end(end)?;
+                Ok(manager.results().shorten(&call.caller, &shown, bound, answer).await)
             }
         };
         (name, Arc::new(Tool::foreign(tool.declaration, run)))
     });
     SourceTools { tools: Arc::new(tools.collect()), problems: offered.problems }
+}
+
+fn ending() -> Failure {
+    ToolError::new(ErrorType::Unavailable, "the daemon is about to end").into()
 }
 
 /// The tools of the built-in server, metered like those of others.
@@ -390,18 +414,13 @@ fn core_tools(manager: &SourceManager, spec: &Arc<SourceSpec>) -> SourceTools {
         let run = move |call: Call, arguments| {
             let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
             async move {
-                let meter = manager
-                    .upgrade()
-                    .map(|manager| CallMeter::new(manager, &spec, tool.name(), &call));
+                let manager = manager.upgrade().ok_or_else(ending)?;
+                let meter = CallMeter::new(manager.clone(), &spec, tool.name(), &call);
                 let caller = call.caller.clone();
                 let answer = tool.call(call, arguments).await;
-                if let Some(meter) = meter {
-                    meter.end(CallOutcome::from_answer(&answer));
-                }
-                let Some(manager) = manager.upgrade() else { return answer };
-                let results = manager.results();
-                let bound = results.bound_of(&serde_json::Value::Null);
-                Ok(results.shorten(&caller, tool.name(), bound, answer?).await)
+                let answer = meter.end((CallOutcome::from_answer(&answer), answer))?;
+                let bound = manager.results().bounds().result_bytes;
+                Ok(manager.results().shorten(&caller, tool.name(), bound, answer).await)
             }
         };
         Some((name, Arc::new(Tool::foreign(declaration, run))))
@@ -427,13 +446,10 @@ impl CallMeter {
         Self { manager, spec, tool, session, began: Instant::now(), outcome: Some(outcome) }
     }
 
-    fn end(mut self, outcome: CallOutcome) {
-        self.outcome = Some(outcome);
-    }
-
-    /// Drops the meter without a count: the client is asked, and the call is counted at its end.
-    fn ask(mut self) {
-        self.outcome = None;
+    /// A call whose client is asked is counted at its end.
+    fn end(mut self, (outcome, answer): ServerCallEnd) -> Result<Output, Failure> {
+        self.outcome = (!matches!(answer, Err(Failure::NeedsInput))).then_some(outcome);
+        answer
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 use svc_core::{
     service::{
         Services,
-        sources::{CallEvent, SourceKey, SourceLists},
+        sources::{CallEvent, SourceKey, SourceListRow},
     },
     tools::Catalogue,
 };
@@ -21,7 +21,6 @@ use svc_model::{Caller, source::Sharing};
 use svc_sys::{
     config::{Env, sources::SourceFiles},
     server_process::end_leftovers,
-    telemetry,
 };
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -30,8 +29,9 @@ use super::{LearnedLists, ManagedSources, ManagerState, OfferChanges, SourceMana
 use crate::{
     core::CoreServer,
     http_clients::HttpClients,
-    instance::{Instance, ResourceChange, StartLists},
+    instance::{Instance, ResourceChange, StartLists, StateChange},
     lists::{Definition, OfferedLists, PinnedLists},
+    log_unstored,
     metrics::SourceMetrics,
     results::{KeptResults, ResultBounds, remove_old},
     spec::SourceSpec,
@@ -71,6 +71,7 @@ impl SourceManager {
         let orphaned_marks = services.sources.orphaned_marks().await?;
         let clients = HttpClients::default();
         let (learned, lessons) = mpsc::unbounded_channel();
+        let (states, state_changes) = mpsc::unbounded_channel();
         let (said, lines) = mpsc::channel(EVENTS);
         let (events, calls) = mpsc::channel(EVENTS);
         let (moved, moves) = mpsc::channel(EVENTS);
@@ -90,17 +91,18 @@ impl SourceManager {
             plans: RwLock::default(),
             starts: Arc::new(Semaphore::new(PARALLEL_STARTS)),
             learned,
+            states,
             said,
             events,
             stop: CancellationToken::new(),
             ending: TaskTracker::new(),
         }));
-        for (key, kept) in lists {
-            let lists = lists_of(&kept);
+        for kept in lists {
+            let (key, lists) = (SourceKey::from_row(&kept), lists_of(&kept));
             manager.state().lists.insert(key, LearnedLists::new(kept.fingerprint, lists));
         }
-        for (key, kept, told) in pins {
-            let lists = Arc::new(lists_of(&kept));
+        for (kept, told) in pins {
+            let (key, lists) = (SourceKey::from_row(&kept), Arc::new(lists_of(&kept)));
             let pin = PinnedLists { basis: kept.fingerprint, lists, told };
             manager.state().pins.insert(key, pin);
         }
@@ -109,18 +111,15 @@ impl SourceManager {
             let ending = async move {
                 end_leftovers(&mark).await;
                 Containers::new(this.home()).end(&mark).await;
-                if let Err(error) = this.0.services.sources.forget_process(mark).await {
-                    tracing::warn!(
-                        error = telemetry::chain(&error),
-                        "cannot remove the record of a process"
-                    );
-                }
+                let forgotten = this.0.services.sources.forget_process(mark).await;
+                log_unstored(forgotten, "cannot remove the record of a process");
             };
             manager.0.ending.spawn(ending.boxed());
         }
         // Of one type, so that the code that runs a task exists once and not for each.
         let background = [
             learn(manager.clone(), lessons).boxed(),
+            write_states(manager.clone(), state_changes).boxed(),
             write_lines(manager.clone(), lines).boxed(),
             write_calls(manager.services().clone(), calls).boxed(),
             write_moves(manager.services().clone(), moves).boxed(),
@@ -176,10 +175,10 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
             let cut = std::mem::take(&mut lists.cut);
             let lists = lists.or_last_known(&last_known);
-            let kept = rows_of(&spec.fingerprint, &lists);
+            let kept = row_of(&spec.key, &spec.fingerprint, &lists);
             // The texts are compared, too: the same definitions may be written differently.
-            let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
-            let before = state.lists.get(&spec.key).map(|known| Arc::clone(&known.shown));
+            let is_new =
+                of_this.is_none() || row_of(&spec.key, &spec.fingerprint, &last_known) != kept;
             if is_new {
                 let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
                 state.lists.insert(spec.key.clone(), learned);
@@ -194,27 +193,33 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             }
             if is_new || is_first {
                 manager.settle(&mut state);
-                if let Some(known) = state.lists.get(&spec.key) {
-                    manager.0.changes.count(before.as_deref(), &known.shown);
-                }
             }
             let news = note_changes(&mut state, &spec.key);
             let is_changed = is_first || !news.is_empty();
             let pin = state.pins.get(&spec.key).filter(|_| is_changed).cloned();
             (kept, is_new, pin.map(|pin| (pin, news)))
         };
-        if is_new || pin.is_some() {
-            manager.tell_catalogue();
-        }
         done.send(()).ok();
-        if is_new
-            && let Err(error) = manager.services().sources.store_lists(spec.key.clone(), kept).await
-        {
-            let error = telemetry::chain(&error);
-            tracing::warn!(error, "a server's lists are not on record");
+        if is_new {
+            let stored = manager.services().sources.store_lists(kept).await;
+            log_unstored(stored, "a server's lists are not on record");
         }
         if let Some((pin, news)) = pin {
             store_pin(manager.services(), &spec.key, &pin, news).await;
+        }
+    }
+}
+
+/// Stores and announces the states of servers. Those of an instance that an entry replaced or
+/// switched off meanwhile come after the entry's own, and are left out.
+async fn write_states(manager: SourceManager, mut changes: mpsc::UnboundedReceiver<StateChange>) {
+    while let Some(StateChange { key, status, of_instance }) = changes.recv().await {
+        let is_present = of_instance.is_none_or(|spec| {
+            manager.spec(&key).is_some_and(|present| Arc::ptr_eq(&present, &spec))
+        });
+        if is_present {
+            let stored = manager.services().sources.store_status(key, status).await;
+            log_unstored(stored, "a server's state is not on record");
         }
     }
 }
@@ -320,12 +325,8 @@ async fn write_lines(manager: SourceManager, mut lines: mpsc::Receiver<(Arc<Sour
             }
         }
         for (key, events) in by_key {
-            if let Err(error) = manager.services().sources.tell(key, "stderr", events).await {
-                tracing::warn!(
-                    error = telemetry::chain(&error),
-                    "cannot store what a server printed"
-                );
-            }
+            let stored = manager.services().sources.tell(key, "stderr", events).await;
+            log_unstored(stored, "cannot store what a server printed");
         }
     }
 }
@@ -347,21 +348,16 @@ async fn write_calls(services: Services, mut calls: mpsc::Receiver<(SourceKey, C
             by_key.entry(key).or_default().push(event);
         }
         for (key, events) in by_key {
-            if let Err(error) = services.sources.tell(key, "call", events).await {
-                tracing::warn!(error = telemetry::chain(&error), "cannot store events of calls");
-            }
+            let stored = services.sources.tell(key, "call", events).await;
+            log_unstored(stored, "cannot store events of calls");
         }
     }
 }
 
 async fn write_moves(services: Services, mut moves: mpsc::Receiver<ResourceChange>) {
     while let Some(ResourceChange { stream, uri }) = moves.recv().await {
-        if let Err(error) = services.sources.append_resource_update(stream, uri).await {
-            tracing::warn!(
-                error = telemetry::chain(&error),
-                "cannot store the change of a resource"
-            );
-        }
+        let stored = services.sources.append_resource_update(stream, uri).await;
+        log_unstored(stored, "cannot store the change of a resource");
     }
 }
 
@@ -372,35 +368,24 @@ pub(super) async fn store_pin(
     pin: &PinnedLists,
     news: Vec<String>,
 ) {
-    let kept = rows_of(&pin.basis, &pin.lists);
+    let kept = row_of(key, &pin.basis, &pin.lists);
     let told = pin.told.iter().cloned().collect();
-    let written = services.sources.store_pin(key.clone(), kept, told, news).await;
-    if let Err(error) = written {
-        let error = telemetry::chain(&error);
-        tracing::warn!(error, "the definitions of a server that were approved are not on record");
-    }
+    let stored = services.sources.store_pin(kept, told, news).await;
+    log_unstored(stored, "the definitions of a server that were approved are not on record");
 }
 
-fn lists_of(kept: &SourceLists) -> OfferedLists {
-    let list = |text: &str| serde_json::from_str::<Vec<Definition>>(text).unwrap_or_default();
-    OfferedLists {
-        tools: list(&kept.tools),
-        resources: list(&kept.resources),
-        templates: list(&kept.templates),
-        prompts: list(&kept.prompts),
-    }
+fn lists_of(kept: &SourceListRow) -> OfferedLists {
+    let lists = [&kept.tools, &kept.resources, &kept.templates, &kept.prompts];
+    OfferedLists::from_each(lists.map(|text| serde_json::from_str(text).unwrap_or_default()))
 }
 
-fn rows_of(fingerprint: &str, lists: &OfferedLists) -> SourceLists {
+fn row_of(key: &SourceKey, fingerprint: &str, lists: &OfferedLists) -> SourceListRow {
     let text =
         |list: &[Definition]| serde_json::to_string(list).unwrap_or_else(|_| "[]".to_owned());
-    SourceLists {
-        fingerprint: fingerprint.to_owned(),
-        tools: text(&lists.tools),
-        resources: text(&lists.resources),
-        templates: text(&lists.templates),
-        prompts: text(&lists.prompts),
-    }
+    let [tools, resources, templates, prompts] = lists.each().map(text);
+    let SourceKey { name, project } = key.clone();
+    let fingerprint = fingerprint.to_owned();
+    SourceListRow { name, project, fingerprint, tools, resources, templates, prompts }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! private to the user, and no link to them is followed. Each change takes the lock of the data
 //! folder, as a command and the daemon may write at the same time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +80,13 @@ impl KeptSecrets {
         // Bound secrets override unbound ones.
         let all = unbound.into_iter().chain(bound).flatten();
         all.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Names of secrets that are kept for other servers of the entry's name, and not given to it.
+    pub fn withheld_from(&self, bearer: &SecretBearer) -> BTreeSet<String> {
+        let given = self.given_to(bearer);
+        let kept = self.of_server(&bearer.server).into_iter().map(|(name, _)| name);
+        kept.filter(|name| !given.contains_key(name)).collect()
     }
 
     /// Names of a server's secrets, each with its destination if it is bound.
