@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Seq, TaskId, Timestamp, limits, words::words};
+use crate::{Seq, TaskId, Timestamp, json::exact_object, limits, words::words};
 
 words! {
     /// State of a task.
@@ -136,6 +136,8 @@ pub struct NewTask {
     pub title: Option<String>,
     /// Name of the agent that is to run it.
     #[arg(long, help = "Who should do it")]
+    #[serde(default, deserialize_with = "exact_object")]
+    #[schemars(!default)]
     pub agent: Option<String>,
     /// Instructions for the agent.
     #[arg(long, help = "The instructions")]
