@@ -197,11 +197,10 @@ impl Task {
 }
 
 /// Which pipe of a process a line came from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameKind {
     /// Standard output.
-    #[default]
     Stdout,
     /// Standard error.
     Stderr,
@@ -225,7 +224,6 @@ pub enum TaskEventBody {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct NewFrame {
     pub line: String,
-    #[serde(default)]
     pub kind: FrameKind,
     pub ts: Option<Timestamp>,
 }
