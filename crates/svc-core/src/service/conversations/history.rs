@@ -84,18 +84,22 @@ impl Conversations {
     ) -> Result<SessionHistory> {
         check::key("sessionKey", Some(named))?;
         let requester = self.reader(caller, session).await?;
-        let limit = check::limit(query.limit)?;
-        let row = match self.find(&requester, named).await {
+        let found = match self.find(&requester, named).await {
             Err(error @ (Error::Unseen(_) | Error::NotFound { .. })) => {
                 let key = self.key_without_peer(caller, &requester, named).await?;
-                return key.map(|key| page_of(key, Vec::new(), false)).ok_or(error);
+                Err(key.ok_or(error)?)
             }
-            found => found?,
+            found => Ok(found?),
         };
+        let limit = check::limit(query.limit)?;
         let before = query.before.as_deref();
         let before: Option<i64> = before
             .map(|text| text.parse().map_err(|_| Error::invalid("before", "is no cursor of ours")))
             .transpose()?;
+        let row = match found {
+            Ok(row) => row,
+            Err(key) => return Ok(page_of(key, Vec::new(), false)),
+        };
         let (texts, has_more) = match &row.agent {
             Some(agent) => {
                 let page = (before, limit, query.include_tools.unwrap_or(false));
