@@ -331,6 +331,11 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
         let advice = "let both machines take their time from the network";
         findings.push(warn(DATABASE, differs, advice));
     }
+    if !report.writes_full_pages {
+        let lost = "full_page_writes is off: a power cut may damage what the server acknowledged";
+        let advice = "set it to on, unless the server's file system never writes half a page";
+        findings.push(warn(DATABASE, lost.to_owned(), advice));
+    }
     if report.sync == ServerSync::Async {
         let advice =
             "name a standby in synchronous_standby_names, if no answer may be lost with the server";

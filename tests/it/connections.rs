@@ -12,7 +12,7 @@ use crate::wire::{Conn, Reply, exchange};
 fn request_in_pieces_gets_the_same_response() {
     let (d, task) = with_task();
     let path = format!("/v1/tasks/{task}/events");
-    let frame = json!({ "kind": "frame", "data": { "line": "a" }, "id": "1" });
+    let frame = json!({ "kind": "frame", "data": { "line": "a", "kind": "stdout" }, "id": "1" });
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let call = |id: &str| {
         let arguments = json!({ "task_id": id });
@@ -84,7 +84,7 @@ fn fixed(reply: &Reply) -> (u16, Vec<(String, String)>, String) {
 fn pipelined_requests_are_answered_in_order() {
     let (d, task) = with_task();
     let path = format!("/v1/tasks/{task}/events");
-    let frame = json!({ "kind": "frame", "data": { "line": "a" } });
+    let frame = json!({ "kind": "frame", "data": { "line": "a", "kind": "stdout" } });
     let append = d.request("POST", &path).without("Connection").json(&frame).bytes();
     let read = d.request("GET", &format!("/v1/tasks/{task}")).without("Connection").bytes();
     let mut conn = Conn::open(d.addr).unwrap();

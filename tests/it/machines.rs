@@ -241,7 +241,7 @@ fn the_character_u0000_is_refused_on_every_route_and_tool() {
         d.get("/v1/tasks/a%00b"),
     ];
     let task = new_task(&d);
-    let frame = json!({ "kind": "frame", "data": { "line": nul } });
+    let frame = json!({ "kind": "frame", "data": { "line": nul, "kind": "stdout" } });
     refused.push(d.post(&format!("/v1/tasks/{task}/events"), &frame));
     let fields = ["display_name", "metadata.a\0b", "circle", "", "data.line"];
     for (reply, field) in refused.into_iter().zip(fields) {

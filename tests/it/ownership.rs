@@ -375,7 +375,7 @@ fn every_route_applies_the_access_rule_to_every_caller() {
         posts(
             "POST /v1/tasks/{id}/events",
             || {
-                let frame = json!({ "kind": "frame", "data": { "line": "x" } });
+                let frame = json!({ "kind": "frame", "data": { "line": "x", "kind": "stdout" } });
                 (format!("/v1/tasks/{}/events", world.fresh_task()), frame)
             },
             [200, 200, 403, 404, 403],

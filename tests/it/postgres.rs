@@ -102,6 +102,17 @@ fn a_server_that_cannot_keep_the_promises_is_refused() {
     psql(&url, "alter role other set default_transaction_read_only = on");
     refuses(&other, "the role only reads");
 
+    let warning = "full_page_writes is off";
+    let doctor = || {
+        let mut command = home.command(&["doctor", "--json"]);
+        let ran = command.env("SVC_STORE_URL", &url).output().expect("it runs");
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    assert!(!doctor().contains(warning), "{}", doctor());
+    psql(&url, "alter system set full_page_writes = off; select pg_reload_conf()");
+    eventually(Duration::from_secs(10), || psql(&url, "show full_page_writes") == "off");
+    assert!(doctor().contains(warning), "{}", doctor());
+
     psql(&url, "alter system set fsync = off; select pg_reload_conf()");
     eventually(Duration::from_secs(10), || psql(&url, "show fsync") == "off");
     refuses(&url, "not on its disk");

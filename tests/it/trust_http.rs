@@ -327,7 +327,7 @@ fn only_allowed_origins_pass_preflight() {
 fn ambiguous_request_framing_is_refused_or_has_one_reading() {
     let (d, task) = with_task();
     let token = d.token.clone().expect("a token");
-    let event = r#"{"kind":"frame","data":{"line":"a"}}"#;
+    let event = r#"{"kind":"frame","data":{"line":"a","kind":"stdout"}}"#;
     let length = event.len();
     let chunked = format!("{length:x}\r\n{event}\r\n0\r\n\r\n");
     for (lines, body, status) in [

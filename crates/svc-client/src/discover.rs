@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::check_secret;
@@ -304,17 +305,12 @@ impl fmt::Display for Url {
     }
 }
 
+/// All but the unreserved characters (RFC 3986).
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Percent-encodes a path segment or query value.
 pub fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            write!(out, "%{byte:02X}").expect("writing to a string does not fail");
-        }
-    }
-    out
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 /// Appends the members of an object that are set to the query of a path.
@@ -324,15 +320,11 @@ pub fn encode(text: &str) -> String {
 pub fn with_object(path: &str, object: &impl Serialize) -> String {
     let object = serde_json::to_value(object).expect("a query has a JSON form");
     let members = object.as_object().expect("a query is an object").iter();
-    let texts = members.map(|(name, value)| match value {
-        Value::Null => (name, None),
-        Value::String(text) => (name, Some(text.clone())),
-        other => (name, Some(other.to_string())),
-    });
-    let texts: Vec<_> = texts.collect();
-    let parameters: Vec<_> =
-        texts.iter().map(|(name, text)| (name.as_str(), text.as_deref())).collect();
-    with_query(path, &parameters)
+    members.fold(path.to_owned(), |path, (name, value)| match value {
+        Value::Null => path,
+        Value::String(text) => with_query(&path, &[(name, Some(text.as_str()))]),
+        other => with_query(&path, &[(name, Some(other.to_string().as_str()))]),
+    })
 }
 
 /// Appends the parameters that have a value to the query of a path.

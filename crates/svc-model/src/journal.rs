@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use svc_outcome::RunResult;
 
 use crate::{
@@ -150,15 +151,14 @@ impl Verdict {
 }
 
 /// A client's session.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Session {
     /// The client's own id.
     pub session_id: String,
     /// The project that it works in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// Which program it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     /// How it last began.
     pub source: SessionSource,
@@ -167,10 +167,8 @@ pub struct Session {
     /// When it was last heard of.
     pub last_seen_at: Timestamp,
     /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// Why it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub end_reason: Option<String>,
     /// Tool calls, those of sub-agents left out.
     pub tool_calls: i64,
@@ -263,25 +261,21 @@ pub struct Ghap {
 }
 
 /// How a record ended.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct GhapEnd {
     /// What was seen. Imported records may lack it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What was not expected.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub surprise: Option<String>,
     /// Why the prediction was wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub root_cause: Option<RootCause>,
     /// What is to be remembered.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lesson: Option<Lesson>,
     /// How far it can be trusted.
     #[serde(rename = "confidence_tier")]
     pub tier: Tier,
     /// The outcome that the verdict rests on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome_id: Option<OutcomeId>,
     /// When it ended.
     #[serde(rename = "resolved_at")]

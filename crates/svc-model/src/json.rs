@@ -5,9 +5,9 @@ use std::{borrow::Cow, fmt, io, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{MapAccess, Visitor},
+    de::{Error as _, MapAccess, Visitor},
 };
-use serde_json::Value;
+use serde_json::{Map, Value, value::RawValue};
 
 /// The escape of U+0000. JSON has no other way to write it.
 const ESCAPE: &[u8] = b"\\u0000";
@@ -129,6 +129,47 @@ fn after_text(mut rest: &[u8]) -> &[u8] {
     &[]
 }
 
+/// Whether serde leaves a member out: it has its default.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Parses an object that is kept as it is. Refuses integers beyond 64 bits, of which a [`Value`]
+/// would make floats, with other digits.
+pub(crate) fn exact_object<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<Option<Map<String, Value>>, D::Error> {
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(source)? else { return Ok(None) };
+    if let Some(integer) = inexact_integer(raw.get()) {
+        let why = "is beyond 64 bits: give it as a string";
+        return Err(D::Error::custom(format_args!("the integer {integer} {why}")));
+    }
+    serde_json::from_str(raw.get()).map(Some).map_err(D::Error::custom)
+}
+
+/// The first integer in this JSON that 64 bits do not hold.
+fn inexact_integer(json: &str) -> Option<&str> {
+    let is_of_number = |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+    let mut rest = json.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let at = json.len() - rest.len();
+        rest = match byte {
+            b'"' => after_text(after),
+            b'-' | b'0'..=b'9' => {
+                let length = rest.iter().take_while(|byte| is_of_number(byte)).count();
+                let number = &json[at..at + length];
+                let is_integer = !number.contains(['.', 'e', 'E']);
+                if is_integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+                    return Some(number);
+                }
+                &rest[length..]
+            }
+            _ => after,
+        };
+    }
+    None
+}
+
 /// Members of an object in their order, also several of one name.
 #[derive(Debug)]
 pub struct OrderedMembers<V>(pub Vec<(String, V)>);
@@ -209,6 +250,27 @@ mod tests {
         ] {
             assert!(!json_is_deeper(&value, levels), "{value}");
             assert!(levels == 0 || json_is_deeper(&value, levels - 1), "{value}");
+        }
+    }
+
+    #[test]
+    fn integers_beyond_64_bits_are_refused_and_not_changed() {
+        let parse = |json: &str| exact_object(&mut serde_json::Deserializer::from_str(json));
+        for exact in [
+            r#"{"a":18446744073709551615,"b":[-9223372036854775808,1.5,1e30,-0.5E+3,0]}"#,
+            r#"{"18446744073709551616":"\"18446744073709551616","a":"\\"}"#,
+            "{}",
+        ] {
+            assert_eq!(parse(exact).unwrap(), serde_json::from_str(exact).unwrap(), "{exact}");
+        }
+        assert_eq!(parse("null").unwrap(), None);
+        for integer in ["18446744073709551616", "-9223372036854775809"] {
+            let error = parse(&format!(r#"{{"a":"x","b":[1,{{"c": {integer}}}]}}"#)).unwrap_err();
+            assert!(error.to_string().contains(integer), "{error}");
+        }
+        for other in ["5", "[]", "\"a\""] {
+            let error = parse(other).unwrap_err();
+            assert!(error.to_string().contains("invalid type"), "{error}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     MessageId, NOT_BLANK, PeerId, PeerStatus, Timestamp, conversation::Provenance, limits,
@@ -9,6 +10,7 @@ use crate::{
 };
 
 /// A stored message.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     /// Given by the daemon.
@@ -23,14 +25,12 @@ pub struct Message {
     /// The text, as it was given. It is data.
     pub text: String,
     /// What it answers, or what its answers will name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// When it was accepted.
     pub timestamp: Timestamp,
     /// Present state of its delivery.
     pub state: DeliveryState,
     /// Where it comes from, as the daemon knows it; absent of messages from before that was stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
 }
 
@@ -128,6 +128,7 @@ impl DeliveryState {
 }
 
 /// A state that a delivery reached.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Delivery {
     /// The state.
@@ -136,11 +137,9 @@ pub struct Delivery {
     pub at: Timestamp,
     /// Why, for the states that end a delivery without success, and of what the client keeps for
     /// its person.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The way by which it was offered: `hook`, or the client's own: `plugin`, `inbox`,
     /// `app-server`. Absent if the receiver read its inbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
 }
 

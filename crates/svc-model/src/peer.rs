@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use clap::Args;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{NOT_BLANK, PeerId, Timestamp, limits, parse_word, words::words};
 
@@ -22,6 +23,7 @@ impl PeerId {
 }
 
 /// A peer, as its own project sees it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peer {
     /// Given by the daemon at the first registration and kept.
@@ -29,7 +31,6 @@ pub struct Peer {
     /// What people call it.
     pub display_name: String,
     /// Working folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Kind of client, such as `claude-code`, `codex`, `gemini`, `opencode`.
     pub backend: String,
@@ -44,25 +45,18 @@ pub struct Peer {
     /// Since when it is in that state.
     pub since: Timestamp,
     /// What it waits for, while its state is `waiting`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
     /// The client's own id of its session.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// Session key of the hosted agent that it is the peer of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The tmux pane it runs in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tmux_pane: Option<String>,
     /// Its process on the daemon's machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Name of the machine of that process, in lists, if there are several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     /// Whatever it says of itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
     /// First registration.
     pub registered_at: Timestamp,
@@ -217,6 +211,7 @@ pub struct PeerState {
 }
 
 /// What a session waits for.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingFor {
     /// What kind of thing it is.
@@ -224,13 +219,10 @@ pub struct WaitingFor {
     /// Since when it waits for it.
     pub since: Timestamp,
     /// What is asked, such as a command, on one line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The tool that is to run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// When it goes on by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 

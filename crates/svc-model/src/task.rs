@@ -4,8 +4,9 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
-use crate::{Seq, TaskId, Timestamp, limits, words::words};
+use crate::{Seq, TaskId, Timestamp, json::exact_object, limits, words::words};
 
 words! {
     /// State of a task.
@@ -33,16 +34,14 @@ impl TaskStatus {
 
 /// What a runner reports of the process. A runner may report before the end, and a report keeps
 /// what an earlier one said.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskReport {
     /// Exit code of the process.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The signal that ended the process.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -80,24 +79,20 @@ impl TaskChange {
 }
 
 /// A task, as everybody sees it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Task {
     /// Given by the daemon. Its output is the stream `task/<task_id>`.
     pub task_id: TaskId,
     /// Name for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// Name of the agent that is to run it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Instructions for the agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// Who asked for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Kept as it is, for its maker.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
     /// Present state.
     pub status: TaskStatus,
@@ -106,23 +101,19 @@ pub struct Task {
     pub report: TaskReport,
     /// What the task waits for: a free agent, the end of a turn, a person who types, or an answer
     /// to a permission request.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Result of the task, in the words of the agent that did it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// Whether only a part of the result is here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub result_truncated: bool,
     /// When the runner was asked to stop.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
     /// When it was made.
     pub created_at: Timestamp,
     /// The time of the last event of its stream.
     pub updated_at: Timestamp,
     /// When it reached a terminal status.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Timestamp>,
     /// The id of the last event of its stream.
     pub last_id: Seq,
@@ -145,6 +136,8 @@ pub struct NewTask {
     pub from: Option<String>,
     /// Kept as it is, for its maker.
     #[arg(skip)]
+    #[serde(default, deserialize_with = "exact_object")]
+    #[schemars(!default)]
     pub metadata: Option<Map<String, Value>>,
     /// A repeat with the same key is answered with the task first made.
     #[arg(long, value_name = "KEY", help = "A repeat with the same key returns the first task")]
@@ -195,11 +188,10 @@ impl Task {
 }
 
 /// Which pipe of a process a line came from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameKind {
     /// Standard output.
-    #[default]
     Stdout,
     /// Standard error.
     Stderr,
@@ -223,7 +215,6 @@ pub enum TaskEventBody {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct NewFrame {
     pub line: String,
-    #[serde(default)]
     pub kind: FrameKind,
     pub ts: Option<Timestamp>,
 }

@@ -130,6 +130,8 @@ pub struct ServerReport {
     pub skew_ms: i64,
     /// The server accepts only reads: it is a standby, or has not started yet.
     pub in_recovery: bool,
+    /// The server survives a page that a power cut leaves half written: `full_page_writes`.
+    pub writes_full_pages: bool,
     /// The server notifies us of commits of other connections.
     pub is_listening: bool,
     /// The connection is unencrypted and leaves this host.

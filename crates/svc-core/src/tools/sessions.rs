@@ -344,6 +344,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn history_of_a_session_without_a_peer_is_empty_for_its_readers_alone() {
+        let (world, bare) = World::with_operator().await;
+        let id = world.call(&bare, "start_session", json!({})).await["session_id"].clone();
+        let key = format!("agent:mcp:{}", id.as_str().unwrap());
+        for named in [id.clone(), json!(key)] {
+            let history =
+                world.call(&bare, "sessions_history", json!({ "sessionKey": named })).await;
+            assert_eq!(history["sessionKey"], key, "{history}");
+            assert_eq!((&history["messages"], &history["hasMore"]), (&json!([]), &json!(false)));
+        }
+        let unknown = json!({ "sessionKey": "nobody" });
+        world.refuse(&bare, "sessions_history", unknown, ErrorType::NotFound).await;
+        let other = world.session("other");
+        world.call(&other, "start_session", json!({})).await;
+        let current = json!({ "sessionKey": "current" });
+        let history = world.call(&other, "sessions_history", current).await;
+        assert_eq!(history["sessionKey"], "agent:mcp:other");
+        let invisible = json!({ "sessionKey": id });
+        world.refuse(&other, "sessions_history", invisible, ErrorType::Forbidden).await;
+    }
+
+    #[tokio::test]
     async fn the_default_session_of_a_call() {
         let world = World::open().await;
         let bare = world.operator(None);

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::AgentState;
 use crate::{AgentId, AgentRequestId, Timestamp};
@@ -15,12 +16,13 @@ pub struct AgentEvent {
     pub body: AgentEventBody,
     pub agent_id: AgentId,
     /// Its number in the stream: 1, 2, 3 …; `seq` in the log. 0 for a `delta`, which has none.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub offset: u64,
     #[serde(deserialize_with = "moment")]
     pub timestamp: Timestamp,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AgentEventBody {
@@ -30,21 +32,15 @@ pub enum AgentEventBody {
     State {
         state: AgentState,
         /// What it was given to do, if that changed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         task: Option<String>,
         /// Its description, if that changed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
         /// When the vendor's refusal ends, in Unix milliseconds, if the vendor says so.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<i64>,
         /// The vendor's id of the conversation, with the first state in which it is known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<String>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// How the turn before this state ended.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         turn: Option<TurnEnd>,
     },
     ChatEntry {
@@ -55,7 +51,6 @@ pub enum AgentEventBody {
     /// Input that is given to the agent now. It is on record before the agent has it.
     Input {
         data: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
         /// Its id, which the sender was told.
         message_id: String,
@@ -64,7 +59,6 @@ pub enum AgentEventBody {
     Request(AgentRequest),
     Answer {
         request_id: AgentRequestId,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         option_id: Option<String>,
         /// Who answered: a principal, or `policy`, `timeout`, `interrupt`, `exit`.
         by: String,
@@ -75,10 +69,8 @@ pub enum AgentEventBody {
     },
     /// The program ended. The last event of a stream.
     Exit {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         /// The number of the signal that ended it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
         final_state: AgentState,
     },
@@ -116,11 +108,6 @@ pub struct AgentOutput {
     /// Whether the line only ends the turn, and is no word of the agent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ends_turn: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-const fn is_zero(offset: &u64) -> bool {
-    *offset == 0
 }
 
 /// Words of an entry that is not finished.
@@ -192,32 +179,28 @@ pub enum RequestOptionKind {
 }
 
 /// What a turn has used.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AgentUsage {
     /// Tokens read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
     /// Tokens written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     /// US dollars, as the vendor counts them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
 
 /// How a turn ended.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnEnd {
     /// The input that began it; absent if the agent began by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// How.
     pub outcome: TurnOutcome,
     /// The final text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -252,36 +235,30 @@ pub enum HistoryRole {
 }
 
 /// One entry of a conversation.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryEntry {
     /// Who said it.
     pub role: HistoryRole,
     /// Its text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// The tool that is called, or has answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// The whole input of a call: its JSON text.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "json_text")]
+    #[serde(default, deserialize_with = "json_text")]
     pub tool_input: Option<String>,
     /// The input of a call in one line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_summary: Option<String>,
     /// The text of a result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_result: Option<String>,
     /// The vendor's id of the call, which its result bears too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use_id: Option<String>,
     /// Whether it tells of a failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,
     /// Whether its text went on beyond what is here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
     /// The offset of its event, in a history: `before` takes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// When.
     #[serde(deserialize_with = "moment")]

@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{AgentId, Timestamp, words::words};
 
@@ -105,6 +106,7 @@ impl AgentState {
 }
 
 /// An agent, as its host and the daemon tell of it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentInfo {
     /// Its id.
@@ -120,10 +122,8 @@ pub struct AgentInfo {
     /// When its program was started.
     pub started_at: Timestamp,
     /// What it was given to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// What people say of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// How it is run.
     pub backend: AgentBackend,
@@ -132,15 +132,11 @@ pub struct AgentInfo {
     /// Its address: `agent:<instance>:<name>`.
     pub session_key: String,
     /// The vendor's id of the conversation, by which it can be resumed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// The exit code of its program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The number of the signal that ended its program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

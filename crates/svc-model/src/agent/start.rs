@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use subtle::ConstantTimeEq as _;
 
 use super::{AgentBackend, PermissionMode};
@@ -50,6 +51,7 @@ impl fmt::Debug for AnswerKey {
 }
 
 /// What a host is started with. Sent over standard input, because it contains secrets.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
     pub agent_id: AgentId,
@@ -69,11 +71,8 @@ pub struct HostSpec {
     /// Variables besides those that the backend lets through.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<AgentInput>,
     /// Whether no input follows the first. A program of `exec` then finds the end of its input.
     #[serde(default)]
@@ -81,18 +80,13 @@ pub struct HostSpec {
     #[serde(default)]
     pub permission: PermissionMode,
     /// `exec`: the line that ends a turn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_end: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The vendor's id of a conversation to continue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
     /// Text for the system side; before the first prompt if the backend has no system side.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The MCP server `svc` of this run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<AgentMcpServer>,
     #[serde(default)]
     pub answer_key: AnswerKey,
@@ -124,15 +118,13 @@ impl HostSpec {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInput {
     pub input: String,
     /// The host makes an id if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 

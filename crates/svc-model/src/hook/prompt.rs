@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use serde_with::skip_serializing_none;
 
 use crate::{
     NOT_BLANK,
@@ -22,21 +23,18 @@ const TELLING: [&str; 9] =
 const CHOICE: &str = "choice_";
 
 /// An answer to a request.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AnswerRequest {
     /// The chosen option.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = NOT_BLANK))]
     pub option_id: Option<String>,
     /// The answer to a question, as text.
     #[schemars(regex(pattern = NOT_BLANK))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Answers by question, each a text or a list of texts: of a request with several questions.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<Map<String, Value>>,
     /// That an option which holds from now on is meant.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub confirm: Option<bool>,
 }
 

@@ -11,6 +11,7 @@ use std::{borrow::Cow, fmt};
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
@@ -56,26 +57,22 @@ impl SourceState {
 }
 
 /// A server as lists show it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SourceView {
     /// Its name.
     pub name: String,
     /// Root of the project whose file names it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// What it is doing.
     pub state: SourceState,
     /// Why, if it does not work.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What would help.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_action: Option<String>,
     /// How many starts have failed in a row.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// When the next start is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
     /// `stdio`, `http`, `sse` or `builtin`.
     pub transport: String,
@@ -89,32 +86,24 @@ pub struct SourceView {
     pub prompts: usize,
     /// How many of its definitions (tools, resources, prompts) are not those that a person has
     /// approved. Of a project's server they wait; a person's own server shows them.
-    #[serde(default, skip_serializing_if = "is_none_changed")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub changed: usize,
     /// Its process.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Further instances: those of projects and sessions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<SourceInstance>,
     /// What it runs or calls and what it is given, while its file waits for approval (operator).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub runs: Option<String>,
     /// The file that names it.
     pub from: String,
     /// The file whose entry of this name is used instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_by: Option<String>,
     /// What is odd about it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Since when it is in this state.
     pub since: Timestamp,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_none_changed(changed: &usize) -> bool {
-    *changed == 0
 }
 
 /// An instance of a server, of a project or a session.

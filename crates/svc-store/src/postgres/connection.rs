@@ -152,13 +152,15 @@ pub(super) async fn report(conn: &mut PgConnection) -> Result<ServerReport, sqlx
         inet_server_addr() is not null
             and not coalesce((select ssl from pg_stat_ssl where pid = pg_backend_pid()), false)
             and not inet_server_addr() <<= inet '127.0.0.0/8' and inet_server_addr() <> inet '::1',
-        to_regclass('daemon') is not null";
-    let (version, is_sync, has_standby, in_recovery, at, is_readable, has_daemons): (
+        to_regclass('daemon') is not null,
+        current_setting('full_page_writes') = 'on'";
+    let (version, is_sync, has_standby, in_recovery, at, is_readable, has_daemons, full_pages): (
         String,
         bool,
         bool,
         bool,
         i64,
+        bool,
         bool,
         bool,
     ) = sqlx::query_as(look).fetch_one(&mut *conn).await?;
@@ -182,6 +184,7 @@ pub(super) async fn report(conn: &mut PgConnection) -> Result<ServerReport, sqlx
         sync,
         skew_ms,
         in_recovery,
+        writes_full_pages: full_pages,
         is_listening,
         is_readable,
         daemons,

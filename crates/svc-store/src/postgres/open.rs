@@ -220,9 +220,17 @@ async fn check_server(
     options: &PostgresOptions,
 ) -> Result<(), MigrateError> {
     let look = "select current_setting('server_version_num')::integer, version(),
-        pg_is_in_recovery(), current_setting('fsync'), current_setting('server_encoding')";
-    let (number, version, in_recovery, fsync, encoding): (i32, String, bool, String, String) =
-        sqlx::query_as(look).fetch_one(&mut *conn).await?;
+        pg_is_in_recovery(), current_setting('fsync'), current_setting('server_encoding'),
+        current_setting('full_page_writes')";
+    let row = sqlx::query_as(look).fetch_one(&mut *conn).await?;
+    let (number, version, in_recovery, fsync, encoding, full_page_writes): (
+        i32,
+        String,
+        bool,
+        String,
+        String,
+        String,
+    ) = row;
     if !version.starts_with("PostgreSQL ") {
         return Err(refused(format!("the server is no PostgreSQL: {version}")));
     }
@@ -236,6 +244,12 @@ async fn check_server(
         return Err(refused(
             "the server runs with fsync = off: what it acknowledges is not on its disk",
         ));
+    }
+    if full_page_writes != "on" {
+        tracing::warn!(
+            "the server runs with full_page_writes = off: unless its file system never writes half \
+             a page, a power cut may damage what it acknowledged"
+        );
     }
     if encoding != "UTF8" {
         return Err(refused(format!("the database has the encoding {encoding}, svc needs UTF8")));

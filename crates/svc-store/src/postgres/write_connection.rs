@@ -16,6 +16,7 @@ use std::{
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 use svc_model::Timestamp;
+use svc_sys::backoff::Backoff;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,9 @@ const CONNECT: Duration = Duration::from_secs(4);
 /// How long a commit may stay unanswered.
 const OUTCOME: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long writes are refused without a connection, while the server takes none: a connection has
+/// the server's settings of its beginning, so each look needs a new one.
+const READ_ONLY: Backoff = Backoff::new(PAUSE, Duration::from_secs(2));
 
 /// In a notification, the part between the daemon's id and a stream's name: the stream's visibility
 /// changed, or it was removed. In other notifications it is the number of the commit.
@@ -61,7 +65,30 @@ pub(crate) struct PgWriter {
     /// Another daemon wrote, or the connection is new: the caller's cached state may be outdated.
     is_stale: bool,
     is_away: bool,
+    refusals: Refusals,
     state: Arc<WriterState>,
+}
+
+/// The refusals of a server that takes no writes, since its last commit.
+#[derive(Debug, Default)]
+struct Refusals {
+    count: u32,
+    /// The last refusal, and until when writes are refused with it.
+    last: Option<(StoreError, Instant)>,
+}
+
+impl Refusals {
+    fn note(&mut self, error: &StoreError, now: Instant) {
+        self.last = Some((error.clone(), now + READ_ONLY.wait(self.count)));
+        self.count = self.count.saturating_add(1);
+    }
+
+    fn check(&self, now: Instant) -> Result<()> {
+        match &self.last {
+            Some((error, until)) if now < *until => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl PgWriter {
@@ -81,6 +108,7 @@ impl PgWriter {
             transaction: TransactionState::None,
             is_stale: true,
             is_away: false,
+            refusals: Refusals::default(),
             state,
         };
         writer.ready().await?;
@@ -112,6 +140,7 @@ impl PgWriter {
         }
         self.is_stale |= self.state.take_others();
         let Some(conn) = &mut self.conn else {
+            self.refusals.check(Instant::now())?;
             let decided = timeout(CONNECT, self.decide()).await.unwrap_or_else(|_| Err(silent()));
             self.is_away = matches!(decided, Err(StoreError::Unavailable(_)));
             return decided.map(drop);
@@ -138,7 +167,7 @@ impl PgWriter {
             if matches!(error, StoreError::Fenced(_)) {
                 self.state.set_fenced();
             }
-            self.state.note_refusal(error);
+            self.note_refusal(error);
         }
         let reached: i64 = decided?.try_get(0)?;
         let is_committed = reached >= self.group;
@@ -175,6 +204,18 @@ impl PgWriter {
         unknown(silent())
     }
 
+    fn note_refusal(&mut self, error: &StoreError) {
+        if matches!(error, StoreError::ServerReadOnly(_)) {
+            self.state.set_read_only(true);
+            self.refusals.note(error, Instant::now());
+        }
+    }
+
+    fn note_accepted(&mut self) {
+        self.state.set_read_only(false);
+        self.refusals = Refusals::default();
+    }
+
     fn conn(&mut self) -> Result<&mut PgConnection> {
         self.conn.as_mut().ok_or_else(lost)
     }
@@ -184,7 +225,7 @@ impl PgWriter {
         self.group += 1;
         let begun = timeout(STATEMENT, self.begin_group()).await.unwrap_or_else(|_| Err(silent()));
         if let Err(error) = &begun {
-            self.state.note_refusal(error);
+            self.note_refusal(error);
             // The next group reconnects and learns whether the server began this one.
             self.conn = None;
         }
@@ -201,7 +242,7 @@ impl PgWriter {
         let begun = begun.fetch_one(conn).await?;
         let commit: i64 = begun.try_get(0)?;
         self.state.waited(begun.try_get(1)?);
-        self.state.set_read_only(false);
+        self.note_accepted();
         self.is_stale |= commit != self.known_commit + 1;
         (self.commit, self.known_commit) = (commit, commit);
         self.transaction = TransactionState::Open;
@@ -373,14 +414,14 @@ impl PgWriter {
             Ok(Ok(row)) => {
                 self.known_commit = row.try_get(0)?;
                 self.state.waited(row.try_get(2)?);
-                self.state.set_read_only(false);
+                self.note_accepted();
                 return Ok(row.try_get(1)?);
             }
             Ok(Err(error)) if !is_lost(&error) => {
                 self.group -= 1;
                 self.is_stale = true;
                 let error = StoreError::from(error);
-                self.state.note_refusal(&error);
+                self.note_refusal(&error);
                 if matches!(error, StoreError::Fenced(_) | StoreError::ServerReadOnly(_)) {
                     // A new connection has the server's settings of then, and learns whether this
                     // daemon was replaced.
@@ -514,12 +555,6 @@ impl WriterState {
         self.is_read_only.load(Relaxed)
     }
 
-    fn note_refusal(&self, error: &StoreError) {
-        if matches!(error, StoreError::ServerReadOnly(_)) {
-            self.set_read_only(true);
-        }
-    }
-
     fn set_read_only(&self, is_read_only: bool) {
         if self.is_read_only.load(Relaxed) == is_read_only {
             return;
@@ -582,6 +617,20 @@ mod tests {
             .await;
         assert_eq!(numbers.unwrap(), [(7,)]);
         writer.close(store).await.unwrap();
+    }
+
+    #[test]
+    fn a_server_that_takes_no_writes_is_asked_ever_more_seldom() {
+        let (mut refusals, mut now) = (Refusals::default(), Instant::now());
+        assert!(refusals.check(now).is_ok());
+        let error = StoreError::ServerReadOnly(Arc::new(std::io::Error::other("read-only")));
+        for least in [100, 200, 400, 800, 1600, 2000, 2000] {
+            refusals.note(&error, now);
+            now += Duration::from_millis(least - 1);
+            assert!(matches!(refusals.check(now), Err(StoreError::ServerReadOnly(_))));
+            now += Duration::from_millis(least / 4 + 2);
+            assert!(refusals.check(now).is_ok());
+        }
     }
 
     #[test]

@@ -3,16 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, MessageId, NOT_BLANK, Timestamp,
+    Caller, MessageId, NOT_BLANK, PeerReference, Timestamp,
     agent::{HistoryEntry, HistoryRole},
-    conversation::{Provenance, redacted},
+    conversation::{Provenance, SessionRelation, redacted},
+    journal::Session,
     limits, quote,
 };
 use svc_store::{PageSize, RowPage};
 
-use super::{ConversationCaller, Conversations, SessionRow};
+use super::{CURRENT, ConversationCaller, Conversations, SessionRow, key_of_unknown};
 use crate::boxed;
-use crate::service::{Error, Result, check};
+use crate::service::{Error, Result, check, team::readable_session};
 
 /// Which part of a history.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -83,12 +84,22 @@ impl Conversations {
     ) -> Result<SessionHistory> {
         check::key("sessionKey", Some(named))?;
         let requester = self.reader(caller, session).await?;
-        let row = self.find(&requester, named).await?;
+        let found = match self.find(&requester, named).await {
+            Err(error @ (Error::Unseen(_) | Error::NotFound { .. })) => {
+                let key = self.key_without_peer(caller, &requester, named).await?;
+                Err(key.ok_or(error)?)
+            }
+            found => Ok(found?),
+        };
         let limit = check::limit(query.limit)?;
         let before = query.before.as_deref();
         let before: Option<i64> = before
             .map(|text| text.parse().map_err(|_| Error::invalid("before", "is no cursor of ours")))
             .transpose()?;
+        let row = match found {
+            Ok(row) => row,
+            Err(key) => return Ok(page_of(key, Vec::new(), false)),
+        };
         let (texts, has_more) = match &row.agent {
             Some(agent) => {
                 let page = (before, limit, query.include_tools.unwrap_or(false));
@@ -99,6 +110,35 @@ impl Conversations {
             None => self.mail_before(&requester, &row, before, limit).await?,
         };
         Ok(page_of(row.key(), texts, has_more))
+    }
+
+    /// The key of a session that has no peer yet, and so no messages: neither hooks nor the session
+    /// itself have registered one. `None` if there is no such session that the caller may see.
+    async fn key_without_peer(
+        &self,
+        caller: &Caller,
+        requester: &ConversationCaller,
+        named: &str,
+    ) -> Result<Option<String>> {
+        let named = if named == CURRENT { requester.key.as_str() } else { named };
+        let id = match PeerReference::parse(named) {
+            Some(PeerReference::SessionKey(key)) => key.session_id,
+            _ => named.to_owned(),
+        };
+        let session = readable_session(&self.core, caller, &id).await?;
+        let relation = |session: &Session| SessionRelation {
+            is_self: requester.session.as_ref() == Some(&session.session_id),
+            is_child: false,
+            is_of_project: requester.project.is_some() && requester.project == session.project,
+        };
+        let is_seen = session.as_ref().is_some_and(|session| {
+            requester.sees_all || self.policy().may_see(relation(session)).is_ok()
+        });
+        if !is_seen {
+            return Ok(None);
+        }
+        let peer = self.core.store.peers().of_session(&id).await?;
+        Ok(peer.is_none().then(|| key_of_unknown(&id)))
     }
 
     /// Messages of an attended session, latest first; and whether there are more.

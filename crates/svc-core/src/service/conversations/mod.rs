@@ -55,6 +55,8 @@ impl Conversations {
 
 /// The key of the person, who has no session.
 const OPERATOR: &str = PeerId::OPERATOR;
+/// Stands for the caller's own session.
+const CURRENT: &str = "current";
 
 /// The caller of a conversation, as resolved from its credential.
 #[derive(Debug, Clone)]
@@ -244,7 +246,7 @@ impl Conversations {
     /// several sessions have that name.
     async fn find(&self, requester: &ConversationCaller, text: &str) -> Result<SessionRow> {
         let store = &self.core.store;
-        let text = if text == "current" { requester.key.as_str() } else { text };
+        let text = if text == CURRENT { requester.key.as_str() } else { text };
         let id = AgentId::parse(text).filter(|id| id.as_str().starts_with(AgentId::PREFIX));
         let agent = match id {
             Some(id) => store.agents().get(&id).await?,

@@ -219,8 +219,9 @@ impl Conversations {
         let is_self = match &target {
             Ok(target) => requester.sight(target).is_self,
             // A session knows its own key before its first send, when it has no peer.
-            Err(_) => name
-                .is_some_and(|name| name == "current" || name.eq_ignore_ascii_case(&requester.key)),
+            Err(_) => name.is_some_and(|name| {
+                name == super::CURRENT || name.eq_ignore_ascii_case(&requester.key)
+            }),
         };
         if is_self {
             let error = "this is your own session: send to another session";

@@ -46,7 +46,7 @@ pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{create, update};
 pub(super) use sessions::{
-    begin, end, owns_session, remove_sessions, touch_session, touch_uncharged,
+    begin, end, owns_session, readable_session, remove_sessions, touch_session, touch_uncharged,
 };
 
 #[derive(Debug, Clone)]

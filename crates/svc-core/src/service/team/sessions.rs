@@ -15,7 +15,7 @@ use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx, job}
 use super::{Team, ownership::claim, stream_of, tell, visibility_of};
 use crate::boxed;
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, Result, budget::Budget, check,
+    Candidate, Error, Page, PageBounds, ResourceKind, Result, budget::Budget, check, core::Core,
 };
 
 /// Bytes of the shortest beginning of a session's id that names the session.
@@ -61,6 +61,20 @@ pub struct SessionDetail {
 
 /// The setting with the id of the session that the operator last started.
 const CURRENT: &str = "current_session";
+
+/// The session with this id, if it exists and the caller may read it.
+pub(in crate::service) async fn readable_session(
+    core: &Core,
+    caller: &Caller,
+    session_id: &str,
+) -> Result<Option<Session>> {
+    let Some(owner) = core.store.sessions().owner(session_id).await? else { return Ok(None) };
+    let is_own = is_own_session(&caller.principal(), session_id, Some(owner.owner.as_ref()));
+    if !is_own && caller.access_to(&owner) == AccessLevel::Hidden {
+        return Ok(None);
+    }
+    Ok(core.store.sessions().get(session_id).await?)
+}
 
 impl Team {
     /// The session that a call is about: the one that it names, the one that it came in, or the
@@ -196,12 +210,8 @@ impl Team {
     pub async fn session_detail(&self, caller: &Caller, session_id: &str) -> Result<SessionDetail> {
         let unknown = || Error::not_found(ResourceKind::Session, session_id);
         let session_id = &*self.find_session(caller, session_id).await?;
-        let owner = self.core.store.sessions().owner(session_id).await?.ok_or_else(unknown)?;
-        let is_own = is_own_session(&caller.principal(), session_id, Some(owner.owner.as_ref()));
-        if !is_own && caller.access_to(&owner) == AccessLevel::Hidden {
-            return Err(unknown());
-        }
-        let session = self.core.store.sessions().get(session_id).await?.ok_or_else(unknown)?;
+        let session = readable_session(&self.core, caller, session_id).await?;
+        let session = session.ok_or_else(unknown)?;
         let tools = self.core.store.tool_counts().uses(session_id).await?;
         let active_ghap = self.core.store.ghaps().active(session_id).await?;
         Ok(SessionDetail { session, tools, active_ghap })

@@ -620,18 +620,27 @@ async fn tasks() -> Script {
     let active = json!({ "kind": "task", "data": { "status": "active" } });
     script.post(&events, frame.clone()).await;
     script.post(&events, frame.clone()).await;
-    script.post(&events, json!([active, { "kind": "frame", "data": { "line": "two" } }])).await;
+    script
+        .post(
+            &events,
+            json!([active, { "kind": "frame", "data": { "line": "two", "kind": "stdout" } }]),
+        )
+        .await;
     script.post(&events, json!([])).await;
     script.post(&events, json!({ "kind": "banana", "data": {} })).await;
     script.post(&events, json!([frame, { "kind": "frame", "data": {} }])).await;
-    script.post(&events, json!([frame, { "kind": "frame", "data": { "line": 1 } }])).await;
+    script
+        .post(&events, json!([frame, { "kind": "frame", "data": { "line": 1, "kind": "stdout" } }]))
+        .await;
     script.post(&events, json!([{ "kind": "frame", "data": 5 }])).await;
     script.post(&events, json!({ "kind": "terminal", "data": { "status": "active" } })).await;
     script.post("/v1/tasks/nothing/events", frame.clone()).await;
     script.post(&format!("/v1/tasks/{task}/cancel"), json!({})).await;
     let terminal = json!({ "kind": "terminal", "data": { "status": "failed", "exit_code": 3, "error": "red" } });
     script.post(&events, terminal).await;
-    script.post(&events, json!({ "kind": "frame", "data": { "line": "late" } })).await;
+    script
+        .post(&events, json!({ "kind": "frame", "data": { "line": "late", "kind": "stdout" } }))
+        .await;
     script.get(&format!("/v1/tasks/{task}")).await;
     script.post(&format!("/v1/tasks/{task}/cancel"), json!({})).await;
     script.post(&format!("/v1/tasks/{other}/cancel"), json!({})).await;
@@ -665,8 +674,9 @@ async fn events() -> Script {
     let mut script = Script::new().await;
     let task = script.post("/v1/tasks", json!({})).await.text("task_id");
     peer(&mut script, "ada").await;
-    let frames: Vec<_> =
-        ["one", "two"].map(|line| json!({ "kind": "frame", "data": { "line": line } })).into();
+    let frames: Vec<_> = ["one", "two"]
+        .map(|line| json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } }))
+        .into();
     script.post(&format!("/v1/tasks/{task}/events"), json!(frames)).await;
     script.get("/v1/events").await;
     let stream = format!("/v1/events?stream=task/{task}");

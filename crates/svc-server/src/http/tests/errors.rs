@@ -208,6 +208,7 @@ fn error_names_a_field_of_the_wrong_type() {
         (&events, data("frame", json!({ "kind": "stdout" })), "line"),
         (&events, data("frame", json!({ "line": 5, "kind": "stdout" })), "line"),
         (&events, data("frame", json!({ "line": "a", "kind": "stdwhat" })), "kind"),
+        (&events, data("frame", json!({ "line": "a" })), "kind"),
         (&events, data("terminal", json!({})), "status"),
         (&events, data("terminal", json!({ "status": "active" })), "status"),
         (&events, data("terminal", json!({ "status": "banana" })), "status"),
@@ -301,7 +302,7 @@ fn method_not_allowed_lists_the_allowed_ones() {
 #[test]
 fn missing_resource_gets_404() {
     let d = Client::start();
-    let body = json!({ "text": "a", "ids": [], "kind": "frame", "data": { "line": "a" } });
+    let body = json!({ "text": "a", "ids": [], "kind": "frame", "data": { "line": "a", "kind": "stdout" } });
     for path in [
         "/v1",
         "/v1/",
