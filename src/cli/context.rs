@@ -18,6 +18,7 @@ use super::{ExitResult, UsageError};
 
 // Behind the options of a command itself.
 #[derive(Debug, Default, Args)]
+#[expect(clippy::doc_markdown, reason = "a terminal shows the texts")]
 pub(super) struct GlobalFlags {
     /// Print JSON: one document, or one line per item where the output is endless
     #[arg(long, global = true, display_order = 900)]

@@ -131,7 +131,8 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResul
             context.print_object(&sent, &first)
         }
         MessageCommand::Broadcast { message, circle } => {
-            let answer: Value = client.post("/v1/peers/broadcast", &message.body(circle)?).await?;
+            let answer: Value =
+                client.post("/v1/peers/broadcast", &message.body(circle.as_deref())?).await?;
             let line = if context.json { String::new() } else { reached(&client, &answer).await };
             context.print_line(&answer, &line)
         }
@@ -201,7 +202,7 @@ async fn reached(client: &Client, answer: &Value) -> String {
 }
 
 impl Compose {
-    fn body(self, circle: Option<String>) -> Result<Value> {
+    fn body(self, circle: Option<&str>) -> Result<Value> {
         Ok(json!({
             "text": text_or_input(self.text)?, "from_peer": self.from, "type": self.kind, "circle": circle,
             "correlation_id": self.correlation_id, "idempotency_key": self.idempotency_key,

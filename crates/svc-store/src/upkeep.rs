@@ -121,6 +121,7 @@ impl MoveMark {
 
 /// State of a PostgreSQL server.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is observed on its own")]
 pub struct ServerReport {
     /// Such as `15.18`.
     pub version: String,

@@ -113,12 +113,12 @@ fn listen(caller: &Caller, session: &str) -> crate::wire::Sse {
 }
 
 #[test]
-fn change_of_the_tool_list_is_told_once_to_those_who_see_it() {
+fn change_of_the_tools_is_told_once() {
     const SILENCE: Duration = Duration::from_secs(1);
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
-    // A session is shown few tools, and none of the server's. Its folder has a plan of its own.
+    // A session is shown few tools, but finds the server's. Its folder has a plan of its own.
     let agent = of_project(&d, "s-1", &home.project().display().to_string());
     let mut streams = [&*d, &agent].map(|caller| {
         let id = session(caller, &json!({}));
@@ -140,17 +140,17 @@ fn change_of_the_tool_list_is_told_once_to_those_who_see_it() {
     assert_eq!(told(), [0, 0]);
     svc(&home, &["mcp", "disable", "toy"]).ok();
     in_state(&d, "toy", "disabled");
-    assert_eq!(told(), [1, 0], "disabled");
+    assert_eq!(told(), [1, 1], "disabled");
     svc(&home, &["mcp", "enable", "toy"]).ok();
     in_state(&d, "toy", "connected");
-    assert_eq!(told(), [1, 0], "enabled");
+    assert_eq!(told(), [1, 1], "enabled");
     let script = super::toy(&home).display().to_string();
     svc(&home, &["mcp", "add", "other", "--", "python3", &script]).ok();
     in_state(&d, "other", "connected");
-    assert_eq!(told(), [1, 0], "added");
+    assert_eq!(told(), [1, 1], "added");
     svc(&home, &["mcp", "reconnect", "other"]).ok();
     in_state(&d, "other", "connected");
-    assert_eq!(told(), [0, 0], "nothing that a client sees");
+    assert_eq!(told(), [0, 0], "nothing that a client lists or finds");
 }
 
 #[test]

@@ -272,21 +272,23 @@ impl Catalogue {
         self.changes.subscribe()
     }
 
-    /// The entries of `tools/list` for this caller, and a hash of them. The hash depends on nothing
-    /// else, so it is the same after a restart.
-    pub fn entries_for(
-        &self,
-        caller: &Caller,
-        exposure: ToolExposure,
-    ) -> (Vec<Box<RawValue>>, i64) {
+    /// The entries of `tools/list` for this caller.
+    pub fn entries_for(&self, caller: &Caller, exposure: ToolExposure) -> Vec<Box<RawValue>> {
         let tools = self.listed_to(caller, exposure);
-        let entries: Vec<_> = tools.iter().map(|tool| tool.listed(exposure)).collect();
+        tools.iter().map(|tool| tool.listed(exposure)).collect()
+    }
+
+    /// A hash of the tools that this caller can list or find. It depends on nothing else, so it is
+    /// the same after a restart.
+    pub fn hash_for(&self, caller: &Caller) -> i64 {
         let mut hash = Sha256::new();
-        for entry in &entries {
-            hash.update(entry.get());
+        for exposure in [ToolExposure::All, ToolExposure::Search] {
+            for entry in self.entries_for(caller, exposure) {
+                hash.update(entry.get());
+            }
         }
         let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
-        (entries, i64::from_be_bytes(bytes))
+        i64::from_be_bytes(bytes)
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     call::{CallReply, PendingAnswer},
     introduction::{client_name, initialize_result, introduction},
     post::{PostedMessages, handle_one_way, meter_of, parts_of, refusal},
-    request::{RequestOrigin, exposure_of, subject_name},
+    request::{RequestOrigin, subject_name},
     rpc::{
         ClientBody, ClientMessage, ClientRequest, RequestEra, RpcError, UnreadableMessage,
         error_message, result_message,
@@ -40,7 +40,6 @@ pub(super) async fn open(
     if method == Method::HEAD {
         return Ok(stream_head());
     }
-    let exposure = exposure_of(&server, &caller, &headers).map_err(Problem::malformed)?;
     let resumed = session_to_resume(&server, &caller, &headers).await?;
     let (session, after) = if let Some(resumed) = resumed {
         resumed
@@ -53,7 +52,7 @@ pub(super) async fn open(
         };
         (server.sessions.open(&caller, new).await?, 0)
     };
-    Ok(sse_session_response(&server, &caller, session, exposure, after).await?)
+    Ok(sse_session_response(&server, &caller, session, after).await?)
 }
 
 async fn session_to_resume(

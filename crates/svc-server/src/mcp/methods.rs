@@ -96,10 +96,11 @@ impl MethodCall<'_> {
     async fn list_tools(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
         let Self { server, context, request } = self;
         refuse_cursor(&request.params)?;
-        let (tools, hash) = server.catalogue.entries_for(&context.caller, context.exposure);
         if let RequestOrigin::Legacy(session) = &context.origin {
+            let hash = server.catalogue.hash_for(&context.caller);
             server.sessions.note_tools_seen(session, hash).await?;
         }
+        let tools = server.catalogue.entries_for(&context.caller, context.exposure);
         Ok(OneMember::from([("tools", tools)]))
     }
 

@@ -16,7 +16,7 @@ use svc_core::{
     service::{Error, log::StreamChanges},
     tools::Catalogue,
 };
-use svc_model::{CallId, Caller, ToolExposure};
+use svc_model::{CallId, Caller};
 use svc_store::CallState;
 use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
@@ -33,9 +33,9 @@ pub(crate) type WatchedResources = BTreeMap<String, BTreeSet<String>>;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NoticeFilter {
-    /// Which tools the client is shown, and the hash of the list that it was given. `None` if it
-    /// wants no notices of tools.
-    pub(crate) tools: Option<(ToolExposure, Option<i64>)>,
+    pub(crate) tools: bool,
+    /// The hash of the tools that the client knows, if it has listed them.
+    pub(crate) known_tools: Option<i64>,
     pub(crate) prompts: bool,
     pub(crate) resources: bool,
     pub(crate) watched: WatchedResources,
@@ -101,34 +101,28 @@ pub(crate) struct NoticeQueue {
     queue: VecDeque<Notice>,
 }
 
-/// The list of tools that a client knows.
+/// The tools that a client knows: those that it is shown, and those that it can find.
 struct KnownTools {
     catalogue: Arc<Catalogue>,
     caller: Caller,
-    exposure: ToolExposure,
     changes: watch::Receiver<u64>,
     hash: i64,
-    /// When to compare the list.
+    /// When to compare the tools.
     due: Option<Instant>,
 }
 
 impl KnownTools {
-    /// `known` is the hash of the list that the client was given, perhaps by an earlier daemon.
-    /// Without one it is taken to know the present list.
-    fn new(
-        catalogue: &Arc<Catalogue>,
-        caller: &Caller,
-        exposure: ToolExposure,
-        known: Option<i64>,
-    ) -> Self {
+    /// `known` is the hash of the tools when the client listed them, perhaps from an
+    /// earlier daemon. Without one it is taken to know the present ones.
+    fn new(catalogue: &Arc<Catalogue>, caller: &Caller, known: Option<i64>) -> Self {
         let changes = catalogue.changes();
-        let hash = known.unwrap_or_else(|| catalogue.entries_for(caller, exposure).1);
+        let hash = known.unwrap_or_else(|| catalogue.hash_for(caller));
         let due = known.map(|_| Instant::now());
         let (catalogue, caller) = (Arc::clone(catalogue), caller.clone());
-        Self { catalogue, caller, exposure, changes, hash, due }
+        Self { catalogue, caller, changes, hash, due }
     }
 
-    /// Waits until the caller sees another list. Cancel safe.
+    /// Waits until the caller has other tools. Cancel safe.
     async fn changed(&mut self) {
         loop {
             let due = match self.due {
@@ -139,10 +133,10 @@ impl KnownTools {
                 },
             };
             tokio::time::sleep_until(due).await;
-            // The list that is read now contains all changes so far.
+            // The tools that are read now contain all changes so far.
             self.changes.mark_unchanged();
             self.due = None;
-            let (_, hash) = self.catalogue.entries_for(&self.caller, self.exposure);
+            let hash = self.catalogue.hash_for(&self.caller);
             if self.hash != hash {
                 self.hash = hash;
                 return;
@@ -185,9 +179,8 @@ impl NoticeQueue {
             // The first notice of each task is its present state.
             Box::new(McpTaskChanges { changed, due: true, given: HashMap::new() })
         });
-        let tools = filter.tools.map(|(exposure, known)| {
-            Box::new(KnownTools::new(&server.catalogue, caller, exposure, known))
-        });
+        let known = || Box::new(KnownTools::new(&server.catalogue, caller, filter.known_tools));
+        let tools = filter.tools.then(known);
         Ok(Self {
             tools,
             prompts: server.prompts_changed.subscribe(),

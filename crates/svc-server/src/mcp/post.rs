@@ -24,8 +24,7 @@ use super::{
     introduction::{client_name, initialize_result, introduction},
     methods::MethodCall,
     request::{
-        self, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, bad_header, exposure_of,
-        request_origin, session_of,
+        self, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, request_origin, session_of,
     },
     rpc::{
         ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RequestEra,
@@ -133,7 +132,6 @@ impl<'a> PostedMessages<'a> {
         }
         if let (Some(client), "subscriptions/listen") = (origin.modern(), request.method.as_str()) {
             SessionSearch { server, caller, headers, origin: &origin }.named().await?;
-            let client = (client, exposure_of(server, caller, headers).map_err(bad_header)?);
             let response = Box::pin(listen(server, caller, client, &request)).await?;
             meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(response);

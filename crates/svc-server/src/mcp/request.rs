@@ -323,7 +323,7 @@ impl RequestContext {
     ) -> Result<Self, RpcError> {
         let search = SessionSearch { server, caller, headers, origin: &origin };
         let acting_session = search.named().await?;
-        let exposure = exposure_of(server, caller, headers).map_err(bad_header)?;
+        let exposure = exposure_of(server, caller, headers)?;
         // An id that the daemon made is for its own log.
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(Arc::from);
         let (request_id, parent) = (text("x-request-id"), text("traceparent"));
@@ -511,24 +511,19 @@ fn thread_of(params: &Map<String, Value>) -> Option<&str> {
     (!thread.trim().is_empty()).then_some(thread)
 }
 
-pub(super) fn bad_header(why: &'static str) -> RpcError {
-    RpcError::invalid_params(why).status(400)
-}
-
 /// Which tools a caller is shown: as the header asks, else as configured. By default a session
 /// gets a few, since each costs its model tokens in every turn, and the operator gets all.
-pub(super) fn exposure_of(
+fn exposure_of(
     server: &McpServer,
     caller: &Caller,
     headers: &HeaderMap,
-) -> Result<ToolExposure, &'static str> {
+) -> Result<ToolExposure, RpcError> {
     let by_default = if caller.is_operator() { ToolExposure::All } else { ToolExposure::Search };
     match headers.get(EXPOSE).map(HeaderValue::to_str) {
         None => Ok(server.exposure.unwrap_or(by_default)),
-        Some(asked) => {
-            let asked = asked.ok().and_then(|asked| asked.parse().ok());
-            asked.ok_or("Svc-Expose: must be search or all")
-        }
+        Some(asked) => asked.ok().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
+            RpcError::invalid_params("Svc-Expose: must be search or all").status(400)
+        }),
     }
 }
 

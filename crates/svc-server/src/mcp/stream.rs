@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use svc_core::service::{self, log::StreamFollower};
-use svc_model::{CallId, Caller, Event, Seq, StreamName, ToolExposure, limits};
+use svc_model::{CallId, Caller, Event, Seq, StreamName, limits};
 use svc_wire::{
     mcp::Revision,
     sse::{self, KEEP_ALIVE, MEDIA_TYPE as EVENTS},
@@ -335,16 +335,16 @@ impl McpSessionNotices {
         server: &McpServer,
         caller: &Caller,
         session: &Arc<McpSession>,
-        exposure: ToolExposure,
         from: Option<i64>,
     ) -> Result<Self, service::Error> {
         let subscriptions = session.subscriptions.subscribe();
         let _ = session.take_unread_subscriptions();
         let watched = watched_resources(server, session).await?;
         // The list may have changed while the client was away, perhaps as the daemon was restarted.
-        let tools = Some((exposure, session.client().tools));
-        let (prompts, resources) = (true, true);
-        let filter = NoticeFilter { tools, prompts, resources, watched, tasks: Vec::new() };
+        let known_tools = session.client().tools;
+        let (tools, prompts, resources) = (true, true, true);
+        let tasks = Vec::new();
+        let filter = NoticeFilter { tools, known_tools, prompts, resources, watched, tasks };
         let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
         let (server, session) = (server.clone(), Arc::clone(session));
         Ok(Self { server, session, queue, subscriptions, due: false, since: None })
@@ -397,7 +397,6 @@ pub(crate) async fn standalone_response(
     server: &McpServer,
     caller: &Caller,
     session: Arc<McpSession>,
-    exposure: ToolExposure,
     from: Option<i64>,
 ) -> Result<Response, service::Error> {
     let mut number = 0;
@@ -407,7 +406,7 @@ pub(crate) async fn standalone_response(
     });
     // Read first: what follows until the notices begin is told twice, and not missed.
     let head = server.services.log.log_head().await?;
-    let notices = McpSessionNotices::new(server, caller, &session, exposure, from).await?;
+    let notices = McpSessionNotices::new(server, caller, &session, from).await?;
     // A client may know more than a log that was restored.
     let position = from.map_or(head, |from| from.min(head));
     let first = if is_primed(session.client().revision) {
@@ -455,11 +454,10 @@ pub(crate) async fn sse_session_response(
     server: &McpServer,
     caller: &Caller,
     session: Arc<McpSession>,
-    exposure: ToolExposure,
     after: Seq,
 ) -> Result<Response, service::Error> {
     let follow = server.services.log.follow(StreamName::new("mcp", &session.id), after).await?;
-    let notices = McpSessionNotices::new(server, caller, &session, exposure, None).await?;
+    let notices = McpSessionNotices::new(server, caller, &session, None).await?;
     let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
     let (source, closed) = (SseStreamSource { follow, notices }, session.closed.clone());
     Ok(stream_body(server, Some(first), source).until_closed(closed).into_events())

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::service::Error;
-use svc_model::{Caller, ToolExposure};
+use svc_model::Caller;
 use svc_wire::mcp::meta;
 
 use super::{
@@ -22,8 +22,7 @@ use super::{
     methods::CallerResources,
     notices::{NoticeFilter, NoticeQueue},
     request::{
-        ModernClient, SESSION_ID, check_legacy_revision, exposure_of, names_modern, no_session,
-        session_of,
+        ModernClient, SESSION_ID, check_legacy_revision, names_modern, no_session, session_of,
     },
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
@@ -54,10 +53,8 @@ pub(super) async fn open_stream(
     let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
     let last = last.unwrap_or(".").trim();
     let failed = |error: Error| Problem::from(error).into_response();
-    let exposure = exposure_of(server, caller, &headers)
-        .map_err(|why| Problem::malformed(why).into_response())?;
     let standalone = async |session, from| {
-        standalone_response(server, caller, session, exposure, from).await.map_err(failed)
+        standalone_response(server, caller, session, from).await.map_err(failed)
     };
     if last.is_empty() {
         return standalone(session, None).await;
@@ -141,14 +138,14 @@ struct Acknowledgement<'a> {
 pub(super) async fn listen(
     server: &McpServer,
     caller: &Caller,
-    (client, exposure): (&ModernClient, ToolExposure),
+    client: &ModernClient,
     request: &ClientRequest,
 ) -> Result<Response, RpcError> {
     let Some(Value::Object(requested)) = request.params.get("notifications") else {
         return Err(RpcError::invalid_params("params.notifications: must be an object"));
     };
     let mut filter = NoticeFilter {
-        tools: wants(requested, "toolsListChanged").then_some((exposure, None)),
+        tools: wants(requested, "toolsListChanged"),
         prompts: wants(requested, "promptsListChanged") && !server.prompts.is_empty(),
         resources: wants(requested, "resourcesListChanged"),
         ..NoticeFilter::default()
@@ -167,7 +164,7 @@ pub(super) async fn listen(
         }
     }
     let granted = [
-        ("toolsListChanged", json!(true), filter.tools.is_some()),
+        ("toolsListChanged", json!(true), filter.tools),
         ("promptsListChanged", json!(filter.prompts), filter.prompts),
         ("resourcesListChanged", json!(filter.resources), filter.resources),
         ("resourceSubscriptions", json!(uris), !uris.is_empty()),

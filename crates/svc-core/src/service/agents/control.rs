@@ -680,7 +680,7 @@ mod tests {
     async fn a_history_reads_as_many_entries_as_it_returns() {
         let (test, services) = opened().await;
         test.execute(
-            r#"
+            r"
             insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team');
             insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by, state, pid,
                 request_timeout, started_at, machine_id)
@@ -691,7 +691,7 @@ mod tests {
             select id, n, 'chat_entry', json_object('type', 'chat_entry', 'agent_id', 'ag_1', 'timestamp', '1970-01-01T00:00:01Z',
                 'chat_entry', json_object('role', iif(n % 2 = 0, 'tool', 'assistant'), 'content', 'said ' || n,
                     'timestamp', '1970-01-01T00:00:01Z')), 1
-            from many, stream where name = 'agent/ag_1';"#,
+            from many, stream where name = 'agent/ag_1';",
         )
         .await;
         let history = async |query: HistoryQuery| {
