@@ -119,7 +119,12 @@ impl ConfigDocument {
     pub fn value(&self) -> Value {
         match &self.body {
             Body::Json(root) => root.to_serde_value().unwrap_or_else(|| Value::Object(Map::new())),
-            Body::Toml(document, _) => table_value(document.as_table()),
+            Body::Toml(..) => {
+                let text = self.text();
+                let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+                let plain = text.parse::<DocumentMut>();
+                plain.map_or_else(|_| Value::Object(Map::new()), |it| table_value(it.as_table()))
+            }
         }
     }
 
@@ -479,7 +484,7 @@ fn item_value(item: &Item) -> Value {
 
 fn plain(value: &TomlValue) -> Value {
     match value {
-        TomlValue::String(it) => Value::from(it.value().replace(CR, "\r")),
+        TomlValue::String(it) => Value::from(it.value().as_str()),
         TomlValue::Integer(it) => Value::from(*it.value()),
         TomlValue::Float(it) => Value::from(*it.value()),
         TomlValue::Boolean(it) => Value::from(*it.value()),

@@ -91,6 +91,8 @@ fn mixed_line_ends_stay_as_they_are() {
         let (after, back) = there_and_back(&before, FileFormat::Toml, &toml_server());
         assert_lines_stay(&before, &after);
         assert_eq!(back, before);
+        let document = ConfigDocument::parse(FileFormat::Toml, &before).expect("is TOML");
+        assert_eq!(document.value()["notes"], "a\nb\r\n", "a value is read as it stands");
         let (after, back) = there_and_back(&before, FileFormat::Toml, &hooks());
         assert_lines_stay(&before, &after);
         assert_eq!(back, before);

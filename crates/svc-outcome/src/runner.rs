@@ -56,8 +56,16 @@ const WRAPPERS: [(&str, &str); 12] = [
          --wait",
     ),
     ("exec", "-a"),
-    ("uvx", "-p -w --from --with --with-editable --with-requirements --python --index --index-url"),
-    ("npx bunx pnpx", "-p -w --package --workspace"),
+    (
+        "uvx",
+        "-p -w -i -f -c --from --with --with-editable --with-requirements --python --index \
+         --index-url --default-index --extra-index-url --index-strategy --find-links --constraints \
+         --overrides --directory --project --env-file --config-file --cache-dir",
+    ),
+    (
+        "npx bunx pnpx",
+        "-p -w --package --workspace --prefix --registry --cache --userconfig --node-options",
+    ),
 ];
 /// Options of programs that run others after a verb which have no value, though a word may follow.
 const FLAGS: &str =

@@ -63,7 +63,7 @@ fn runner_is_found_inside_its_wrappers() {
         (
             "jest",
             Test,
-            "yarn jest cart ;; npx jest ;; \
+            "yarn jest cart ;; npx jest ;; npx --prefix web jest ;; npx --registry http://r jest ;; \
              node --experimental-vm-modules node_modules/jest/bin/jest.js",
         ),
         ("bun test", Test, "bun test"),

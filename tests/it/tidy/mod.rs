@@ -429,7 +429,9 @@ fn futures_of_services_and_of_statements_are_boxed() {
             let name = signature["pub async fn ".len()..].split('(').next().unwrap_or_default();
             let is_left_out = ["impl ", "'_>"].iter().any(|part| signature.contains(part))
                 || file.contains("/service/log/") && signature.contains("&mut self");
-            let block = before.rfind("\nimpl").map_or("", |start| &before[..start]);
+            // Only a method is indented.
+            let within = before.ends_with("\n    ").then(|| before.rfind("\nimpl")).flatten();
+            let block = within.map_or("", |start| &before[..start]);
             if before.trim_end().ends_with("#[boxed]") || block.ends_with("#[boxed_methods]") {
                 boxed += 1;
             } else if !name.contains('<') && !is_left_out {

@@ -61,7 +61,9 @@ impl Drop for BudgetHold {
                 taken.held.remove(&key);
             }
         }
-        if let Some(freed) = taken.waiting.remove(&key) {
+        let freed = taken.waiting.remove(&key);
+        drop(taken);
+        if let Some(freed) = freed {
             freed.notify_waiters();
         }
     }
@@ -110,9 +112,9 @@ impl Budget {
     ) -> Option<BudgetHold> {
         loop {
             let key = (caller.principal(), kind);
-            let freed = Arc::clone(self.lock().waiting.entry(key).or_default());
-            // Before the attempt, so that no hold is dropped unseen between the two.
-            let freed = freed.notified();
+            // Under the lock and before the attempt: a hold that is dropped later notifies this
+            // future.
+            let freed = Arc::clone(self.lock().waiting.entry(key).or_default()).notified_owned();
             match self.hold(caller, kind, amount) {
                 Ok(hold) => return hold,
                 Err(_) => freed.await,

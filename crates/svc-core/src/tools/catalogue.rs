@@ -278,10 +278,11 @@ impl Catalogue {
         tools.iter().map(|tool| tool.listed(exposure)).collect()
     }
 
-    /// A hash of the tools that this caller can list or find. It depends on nothing else, so it is
-    /// the same after a restart.
-    pub fn hash_for(&self, caller: &Caller) -> i64 {
+    /// A hash of the tools that this caller can list or find, and of how they are exposed. It
+    /// depends on nothing else, so it is the same after a restart.
+    pub fn hash_for(&self, caller: &Caller, exposure: Option<ToolExposure>) -> i64 {
         let mut hash = Sha256::new();
+        hash.update(exposure.map_or("", ToolExposure::as_str));
         for exposure in [ToolExposure::All, ToolExposure::Search] {
             for entry in self.entries_for(caller, exposure) {
                 hash.update(entry.get());

@@ -222,15 +222,22 @@ async fn repeat(services: Services, pause: Duration, sweep: Sweep, fault: &'stat
     }
 }
 
+/// How long no event of the spool is dropped after the start.
+const REFUSED_AT_START: Duration = Duration::from_hours(2);
+
 /// Periodic, because a hook that misses its deadline spools its event although the daemon runs.
 async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: PathBuf) {
     let maintenance = services.tuning().maintenance;
     let spool = HookSpool::in_home(&home);
     let mut forgotten: Option<Instant> = None;
+    let began = Instant::now();
     loop {
         let mut pause = limits::RECORDS_POLL.min(maintenance);
         let record = |line| record_line(&services, &catalogue, line);
-        let oldest = services.now().minus(limits::HOOK_IDS_KEPT);
+        // What was spooled while the daemon was away is first tried until limits by the hour have
+        // passed.
+        let is_late = began.elapsed() > REFUSED_AT_START;
+        let oldest = is_late.then(|| services.now().minus(limits::HOOK_IDS_KEPT));
         match drain_spool(&spool, oldest, record).await {
             Ok(DrainedEvents { recorded, left }) => {
                 if recorded > 0 {
@@ -310,7 +317,7 @@ struct DrainedEvents {
 /// spool unless its event is before `oldest`, and the others do not wait for it.
 async fn drain_spool<R>(
     spool: &HookSpool,
-    oldest: Timestamp,
+    oldest: Option<Timestamp>,
     record: impl Fn(String) -> R,
 ) -> io::Result<DrainedEvents>
 where
@@ -331,7 +338,9 @@ where
                 // recognised when they are sent again.
                 Err(Undrained::Stop(error)) => return Err(error),
                 // Its id is forgotten, so a copy that did arrive would no longer be recognised.
-                Err(Undrained::Later(reason)) if is_before(&line, oldest) => {
+                Err(Undrained::Later(reason))
+                    if oldest.is_some_and(|oldest| is_before(&line, oldest)) =>
+                {
                     tracing::warn!(
                         reason,
                         "an old event in the hooks' spool is refused and dropped"
@@ -524,7 +533,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(home.path());
         let (old, late) =
-            (r#"{"at":"1970-01-01T00:00:01Z","n":"full"}"#, Timestamp::from_millis(2000));
+            (r#"{"at":"1970-01-01T00:00:01Z","n":"full"}"#, Some(Timestamp::from_millis(2000)));
         spool.append_all(&["1", "full", old, "2", "note"]).expect("are appended");
         let recorded = Mutex::new(Vec::new());
         let of_line = |line: String| match line.as_str() {
@@ -539,8 +548,7 @@ mod tests {
             }
         };
         let record = |line| std::future::ready(of_line(line));
-        let early = Timestamp::from_millis(1000);
-        let drained = drain_spool(&spool, early, &record).await.expect("is drained");
+        let drained = drain_spool(&spool, None, &record).await.expect("is drained");
         assert_eq!(drained, DrainedEvents { recorded: 2, left: 2 });
         // Of those that are refused, what is too old is dropped.
         let drained = drain_spool(&spool, late, &record).await.expect("is drained");

@@ -97,7 +97,7 @@ impl MethodCall<'_> {
         let Self { server, context, request } = self;
         refuse_cursor(&request.params)?;
         if let RequestOrigin::Legacy(session) = &context.origin {
-            let hash = server.catalogue.hash_for(&context.caller);
+            let hash = server.catalogue.hash_for(&context.caller, server.exposure);
             server.sessions.note_tools_seen(session, hash).await?;
         }
         let tools = server.catalogue.entries_for(&context.caller, context.exposure);

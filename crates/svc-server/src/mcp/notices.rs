@@ -16,12 +16,15 @@ use svc_core::{
     service::{Error, log::StreamChanges},
     tools::Catalogue,
 };
-use svc_model::{CallId, Caller};
+use svc_model::{CallId, Caller, ToolExposure};
 use svc_store::CallState;
 use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
 
-use super::{McpServer, call::McpTaskView, methods::CallerResources, rpc::notification_message};
+use super::{
+    McpServer, call::McpTaskView, methods::CallerResources, rpc::notification_message,
+    server::McpSession,
+};
 
 /// Least time between notices of resources, since a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -34,8 +37,8 @@ pub(crate) type WatchedResources = BTreeMap<String, BTreeSet<String>>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NoticeFilter {
     pub(crate) tools: bool,
-    /// The hash of the tools that the client knows, if it has listed them.
-    pub(crate) known_tools: Option<i64>,
+    /// The session that notes which tools the client has listed.
+    pub(crate) session: Option<Arc<McpSession>>,
     pub(crate) prompts: bool,
     pub(crate) resources: bool,
     pub(crate) watched: WatchedResources,
@@ -104,7 +107,9 @@ pub(crate) struct NoticeQueue {
 /// The tools that a client knows: those that it is shown, and those that it can find.
 struct KnownTools {
     catalogue: Arc<Catalogue>,
+    exposure: Option<ToolExposure>,
     caller: Caller,
+    session: Option<Arc<McpSession>>,
     changes: watch::Receiver<u64>,
     hash: i64,
     /// When to compare the tools.
@@ -112,14 +117,15 @@ struct KnownTools {
 }
 
 impl KnownTools {
-    /// `known` is the hash of the tools when the client listed them, perhaps from an
-    /// earlier daemon. Without one it is taken to know the present ones.
-    fn new(catalogue: &Arc<Catalogue>, caller: &Caller, known: Option<i64>) -> Self {
-        let changes = catalogue.changes();
-        let hash = known.unwrap_or_else(|| catalogue.hash_for(caller));
-        let due = known.map(|_| Instant::now());
-        let (catalogue, caller) = (Arc::clone(catalogue), caller.clone());
-        Self { catalogue, caller, changes, hash, due }
+    /// Without a session that knows what the client listed, perhaps from an earlier daemon, the
+    /// client is taken to know the present tools.
+    fn new(server: &McpServer, caller: &Caller, session: Option<&Arc<McpSession>>) -> Self {
+        let (catalogue, exposure) = (Arc::clone(&server.catalogue), server.exposure);
+        let (changes, caller) = (catalogue.changes(), caller.clone());
+        let session = session.map(Arc::clone);
+        let hash = catalogue.hash_for(&caller, exposure);
+        let due = Some(Instant::now());
+        Self { catalogue, exposure, caller, session, changes, hash, due }
     }
 
     /// Waits until the caller has other tools. Cancel safe.
@@ -136,9 +142,11 @@ impl KnownTools {
             // The tools that are read now contain all changes so far.
             self.changes.mark_unchanged();
             self.due = None;
-            let hash = self.catalogue.hash_for(&self.caller);
-            if self.hash != hash {
-                self.hash = hash;
+            let hash = self.catalogue.hash_for(&self.caller, self.exposure);
+            let before = std::mem::replace(&mut self.hash, hash);
+            // A client may have listed tools that were there for a moment.
+            let listed = self.session.as_ref().and_then(|session| session.client().tools);
+            if before != hash || listed.is_some_and(|listed| listed != hash) {
                 return;
             }
         }
@@ -179,7 +187,7 @@ impl NoticeQueue {
             // The first notice of each task is its present state.
             Box::new(McpTaskChanges { changed, due: true, given: HashMap::new() })
         });
-        let known = || Box::new(KnownTools::new(&server.catalogue, caller, filter.known_tools));
+        let known = || Box::new(KnownTools::new(server, caller, filter.session.as_ref()));
         let tools = filter.tools.then(known);
         Ok(Self {
             tools,

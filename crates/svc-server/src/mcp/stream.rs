@@ -341,10 +341,9 @@ impl McpSessionNotices {
         let _ = session.take_unread_subscriptions();
         let watched = watched_resources(server, session).await?;
         // The list may have changed while the client was away, perhaps as the daemon was restarted.
-        let known_tools = session.client().tools;
         let (tools, prompts, resources) = (true, true, true);
-        let tasks = Vec::new();
-        let filter = NoticeFilter { tools, known_tools, prompts, resources, watched, tasks };
+        let (known, tasks) = (Some(Arc::clone(session)), Vec::new());
+        let filter = NoticeFilter { tools, session: known, prompts, resources, watched, tasks };
         let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
         let (server, session) = (server.clone(), Arc::clone(session));
         Ok(Self { server, session, queue, subscriptions, due: false, since: None })

@@ -292,7 +292,9 @@ fn is_builtin(planned: &PlannedSource) -> bool {
 }
 
 /// The states of entries that no instance has and announces, by server and file. One of several
-/// plans that use the entry decides, else one that would use it.
+/// plans that use the entry decides, else one that would use it, else the first: that of no folder
+/// must come first, as its reasons name no project. A bad entry beside a good one of the same key
+/// is left out, since the state of a key is that of the server that runs.
 pub(super) fn standing_states<'a>(
     plans: impl Iterator<Item = &'a SourcePlan>,
 ) -> BTreeMap<(SourceKey, String), SourceStatus> {
@@ -308,6 +310,12 @@ pub(super) fn standing_states<'a>(
             *known = planned;
         }
     }
+    let good: BTreeSet<SourceKey> = entries
+        .iter()
+        .filter(|(_, planned)| planned.entry.is_ok() && rank(planned) < 2)
+        .map(|((key, _), _)| key.clone())
+        .collect();
+    entries.retain(|(key, _), planned| planned.entry.is_ok() || !good.contains(key));
     let states = entries.into_iter().map(|(id, planned)| (id, standing_status(planned)));
     states.filter(|(_, status)| status.state != SourceState::Pending).collect()
 }

@@ -191,7 +191,8 @@ impl SourceManager {
 
     /// Announces the new states of entries that do not run.
     fn announce(&self, state: &mut ManagedSources) {
-        let states = standing_states(state.named.values().map(|named| &*named.plan));
+        let by_folder: BTreeMap<_, _> = state.named.iter().collect();
+        let states = standing_states(by_folder.values().map(|named| &*named.plan));
         let before = std::mem::replace(&mut state.announced, states);
         for (id, status) in &state.announced {
             if before.get(id) != Some(status) {

@@ -302,7 +302,7 @@ pub(super) async fn work_of(
 }
 
 /// Stores why the work under way waits for a person; `None` if it no longer does.
-async fn wait_for_person(
+pub(super) async fn wait_for_person(
     tx: &mut WriteTx,
     work: &mut [AssignmentRow],
     why: Option<String>,

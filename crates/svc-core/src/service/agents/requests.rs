@@ -17,7 +17,7 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
-    intake::{TIMEOUT, close_request},
+    intake::{TIMEOUT, close_request, wait_for_person, work_of},
     state::{has_scope, tell_closed},
 };
 use crate::boxed;
@@ -258,6 +258,8 @@ impl Agents {
                 let denial = options.find(|option| option.kind == RequestOptionKind::Deny);
                 let (option, by) = (denial.map(|option| option.option_id), TIMEOUT.to_owned());
                 close_request(tx, &row, &request.request_id, option, by).await?;
+                let mut work = work_of(tx, &id).await?;
+                wait_for_person(tx, &mut work, None).await?;
             }
             Ok(())
         }));
@@ -310,6 +312,14 @@ impl Agents {
                 }
                 // The host's own event closed the request, and has no text of the answer.
                 Some(noted) if noted.option_id == answer.option_id && noted.by == answer.by => {
+                    tx.requests().correct(&id, &answer).await?;
+                }
+                // The daemon denied it while the answer was on its way to the host.
+                Some(denied) if denied.by == TIMEOUT => {
+                    let (option, by) = (answer.option_id.clone(), answer.by.clone());
+                    if let Some(agent) = tx.agents().get(&agent).await? {
+                        close_request(tx, &agent, &id, option, by).await?;
+                    }
                     tx.requests().correct(&id, &answer).await?;
                 }
                 Some(_) => {}

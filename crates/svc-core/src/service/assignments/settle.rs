@@ -338,7 +338,10 @@ async fn notify_requester(
         (Some(Principal::Operator) | None, None) => None,
     };
     let Some(peer) = peer else { return Ok(()) };
-    if is_answered && reply.is_none_or(|reply| reply.to_peer == peer.peer.peer_id) {
+    // The operator reads the messages of all people's peers.
+    let has_reply =
+        |reply: Message| reply.to_peer == peer.peer.peer_id || peer.peer.peer_id.is_operator();
+    if is_answered && reply.is_none_or(has_reply) {
         return Ok(());
     }
     if let (Some(agent), Some(Principal::Session(key))) = (&work.source_agent, &task.owned.owner) {

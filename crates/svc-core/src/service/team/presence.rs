@@ -1,7 +1,10 @@
 //! Presence by calls: a session whose credential is used is here, also if it sends no heartbeat.
 //!
-//! Calls are noted in memory. A row is written when a call finds its peer offline, and when a sweep
-//! finds that a peer was silent but for its calls.
+//! Calls are noted in memory. A row is written when a call finds its peer offline or silent for half
+//! of the timeout, which other daemons must not take for silence, and when a sweep finds that a peer
+//! was silent but for its calls.
+
+use std::time::Duration;
 
 use svc_model::{Caller, Peer, PeerStatus, Principal, Timestamp};
 use svc_store::{PeerRow, job};
@@ -9,6 +12,9 @@ use svc_store::{PeerRow, job};
 use super::{Team, set_status};
 use crate::boxed;
 use crate::service::Result;
+
+/// A request does not wait longer for its peer to be online again; the write goes on.
+const WRITE_WAIT: Duration = Duration::from_millis(250);
 
 impl Team {
     /// Notes a request with a session token: the peer of an offline session is online again. The
@@ -19,20 +25,21 @@ impl Team {
         let checked_for = self.core.tuning.peer_timeout / 4;
         if self.last_calls.note(key, self.core.now(), checked_for) {
             // The request does not depend on it.
-            if let Err(error) = self.revive(key).await {
+            if let Ok(Err(error)) = tokio::time::timeout(WRITE_WAIT, self.renew(key)).await {
                 error.report("cannot note that a session is back");
             }
         }
     }
 
-    async fn revive(&self, key: &str) -> Result<()> {
+    async fn renew(&self, key: &str) -> Result<()> {
         let (store, timeout) = (&self.core.store, self.core.tuning.peer_timeout);
-        // A peer that has signed off may still end its connections.
-        let is_away = move |peer: &Peer, now: Timestamp| {
-            peer.status == PeerStatus::Offline && now.since(peer.last_seen) >= timeout
+        let is_due = move |peer: &Peer, now: Timestamp| {
+            let is_offline = peer.status == PeerStatus::Offline;
+            // A peer that has signed off may still end its connections.
+            now.since(peer.last_seen) >= if is_offline { timeout } else { timeout / 2 }
         };
         let own = store.peers().of_key(key).await?;
-        let Some(row) = own.filter(|row| is_away(&row.peer, self.core.now())) else {
+        let Some(row) = own.filter(|row| is_due(&row.peer, self.core.now())) else {
             return Ok(());
         };
         if store.agents().of_key(key).await?.is_some() {
@@ -41,10 +48,13 @@ impl Team {
         let id = row.peer.peer_id;
         let job = store.write(job!(|tx| {
             let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
-            if !is_away(&row.peer, tx.now()) {
+            if !is_due(&row.peer, tx.now()) {
                 return Ok(());
             }
             row.peer.last_seen = tx.now();
+            if row.peer.status != PeerStatus::Offline {
+                return tx.peers().touch(&row.peer).await;
+            }
             set_status(tx, &mut row.peer, PeerStatus::Online, "called").await
         }));
         Ok(job.await?)
