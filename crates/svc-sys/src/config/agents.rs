@@ -269,9 +269,9 @@ fn read_instance(
 }
 
 /// Why an instance is not callable.
-type Refusal = (InstanceStatus, String);
+type InstanceRefusal = (InstanceStatus, String);
 
-fn view_of(instance: String, backend: String, refusal: Option<Refusal>) -> InstanceView {
+fn view_of(instance: String, backend: String, refusal: Option<InstanceRefusal>) -> InstanceView {
     let callable = refusal.is_none();
     let (status, reason) = refusal.unzip();
     let status = status.unwrap_or(InstanceStatus::Callable);
@@ -290,7 +290,7 @@ fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
 }
 
 /// Resolves the variables of an instance. Returns the reason if it is not callable.
-fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<Refusal> {
+fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<InstanceRefusal> {
     if !instance.enabled {
         return Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()));
     }
