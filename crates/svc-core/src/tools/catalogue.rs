@@ -307,3 +307,17 @@ impl Descriptor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_exposure_is_another_list_of_tools() {
+        let caller = Caller::of_session("t", "s-1", None, &[]);
+        let hash = |exposure| Catalogue::new([]).hash_for(&caller, exposure);
+        assert_eq!(hash(None), hash(None));
+        assert_ne!(hash(None), hash(Some(ToolExposure::All)));
+        assert_ne!(hash(Some(ToolExposure::Search)), hash(Some(ToolExposure::All)));
+    }
+}

@@ -394,3 +394,55 @@ impl SourceManager {
         Ok(was_there)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use svc_model::source::SourceProblem;
+
+    use super::*;
+
+    #[test]
+    fn standing_state_names_no_project_and_covers_no_server_that_runs() {
+        let hidden = |by: &str| SourceStanding::Hidden(by.to_owned());
+        let planned = |name: &str, from: &str, standing: SourceStanding| PlannedSource {
+            name: name.to_owned(),
+            project: None,
+            folder: None,
+            from: from.to_owned(),
+            base: String::new(),
+            entry: if standing == SourceStanding::Bad {
+                Err(SourceProblem::new("", "is wrong"))
+            } else {
+                SourceEntry::parse(&json!({ "command": "cat" }), true).map(|(entry, _)| entry)
+            },
+            warnings: Vec::new(),
+            standing,
+            fingerprint: String::new(),
+            written: Value::Null,
+            is_own: true,
+            approval: None,
+            content: None,
+        };
+        let plan = |sources| SourcePlan { sources, problems: Vec::new() };
+        let of_nobody = plan(vec![
+            planned("twice", "imported", hidden("config.toml")),
+            planned("toy", "config.toml", SourceStanding::InForce),
+        ]);
+        let of_project = plan(vec![
+            planned("twice", "imported", hidden("/secret/.mcp.json")),
+            planned("toy", "imported", SourceStanding::Bad),
+            planned("lone", "imported", SourceStanding::Bad),
+        ]);
+        let states = standing_states([&of_nobody, &of_project].into_iter());
+        let state = |name: &str| {
+            let found =
+                states.iter().find(|((key, from), _)| key.name == name && from == "imported");
+            found.map(|(_, status)| (status.state, status.reason.clone().unwrap_or_default()))
+        };
+        let reason = "the entry of config.toml is used in its place".to_owned();
+        assert_eq!(state("twice"), Some((SourceState::Hidden, reason)));
+        assert_eq!(state("toy"), None, "it runs");
+        assert_eq!(state("lone").expect("is told").0, SourceState::Misconfigured);
+    }
+}
