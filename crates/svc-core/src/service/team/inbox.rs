@@ -642,7 +642,7 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use svc_model::{NewTask, RunId, StreamName};
+    use svc_model::{NewTask, RunId, StreamName, TaskId};
 
     use super::*;
     use crate::service::{
@@ -694,6 +694,61 @@ mod tests {
         }
     }
 
+    /// Makes the task of a question that was sent.
+    async fn asked(
+        team: &Team,
+        by: &Caller,
+        (source, target): (&PeerId, &PeerId),
+        question: &MessageId,
+    ) -> TaskId {
+        let (core, by, message) = (team.core.clone(), by.clone(), question.clone());
+        let (source_peer, target_peer) = (source.clone(), target.clone());
+        let made = team.core.store.write(job!(|tx| {
+            let new = NewTask { from: Some(source_peer.to_string()), ..NewTask::default() };
+            let task = tasks::make(tx, &core, &by, new).await?.task.task_id;
+            let row = AssignmentRow {
+                task_id: Some(task.clone()),
+                message_id: Some(message),
+                source_peer,
+                target_peer,
+                ..AssignmentRow::new(RunId::from_task(&task), "p".to_owned(), tx.now())
+            };
+            tx.assignments().insert(&row).await?;
+            Ok::<_, Error>(task)
+        }));
+        made.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn person_gets_an_answer_once() {
+        let (test, services) = opened().await;
+        let team = &services.team;
+        let register = async |name: &str, role: &str| {
+            let input = json!({ "display_name": name, "backend": "test", "session_id": name, "role": role });
+            let input = serde_json::from_value(input).unwrap();
+            team.register_peer(&Caller::Operator, None, input).await.unwrap().peer_id
+        };
+        let (person, target) = (register("me", "human").await, register("agent", "agent").await);
+        let send = async |to: &PeerId, message: serde_json::Value| {
+            let message = serde_json::from_value(message).unwrap();
+            team.send_message(&Caller::Operator, to.as_str(), message).await.unwrap().id
+        };
+        let question = send(&target, json!({ "text": "go", "type": "query" })).await;
+        let operator = PeerId::operator();
+        let task = asked(team, &Caller::Operator, (&operator, &target), &question).await;
+        let answer = json!({
+            "text": "done", "type": "response", "correlation_id": question, "from_peer": target,
+        });
+        send(&person, answer).await;
+        assert!(test.store.tasks().get(&task).await.unwrap().unwrap().task.is_over());
+        let told = async |peer: &PeerId| {
+            let page = PageBounds::new(None, None);
+            let page = team.peek_messages(&Caller::Operator, peer.as_str(), page);
+            page.await.unwrap().items.len()
+        };
+        assert_eq!((told(&person).await, told(&operator).await), (1, 0));
+    }
+
     #[tokio::test]
     async fn answer_to_another_session_of_the_process_that_asked_ends_the_task() {
         let (test, services) = opened().await;
@@ -712,22 +767,7 @@ mod tests {
         };
         let asks = json!({ "text": "go", "type": "query", "from_peer": asker });
         let question = send(&target, asks).await;
-        let (core, asked) = (team.core.clone(), question.clone());
-        let (source_peer, target_peer) = (asker.clone(), target.clone());
-        let made = test.store.write(job!(|tx| {
-            let new = NewTask { from: Some(source_peer.to_string()), ..NewTask::default() };
-            let task = tasks::make(tx, &core, &session("p", &[]), new).await?.task.task_id;
-            let row = AssignmentRow {
-                task_id: Some(task.clone()),
-                message_id: Some(asked),
-                source_peer,
-                target_peer,
-                ..AssignmentRow::new(RunId::from_task(&task), "p".to_owned(), tx.now())
-            };
-            tx.assignments().insert(&row).await?;
-            Ok::<_, Error>(task)
-        }));
-        let task = made.await.unwrap();
+        let task = asked(team, &session("p", &[]), (&asker, &target), &question).await;
         for (to, is_over) in [(&stranger, false), (&other, true)] {
             let answer = json!({
                 "text": "done", "type": "response", "correlation_id": question, "from_peer": target,
