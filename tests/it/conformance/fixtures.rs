@@ -1,5 +1,6 @@
 //! Tools, resources and prompts that the conformance suite expects of a server, by its names.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ fn content(blocks: Vec<Value>) -> Output {
     Output::Content { content: blocks, structured: None, is_error: false }
 }
 
-fn tool<F, Fut>(name: &'static str, input: Value, run: F) -> Tool
+fn tool<F, Fut>(name: impl Into<Cow<'static, str>>, input: Value, run: F) -> Tool
 where
     F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
@@ -275,8 +276,9 @@ fn stateless(handle: &Handle) -> Vec<Tool> {
         }),
         tool("test_trigger_tool_change", nothing(), move |_, _| {
             if let Some(mcp) = for_tools.get() {
-                let added =
-                    tool("test_added_tool", nothing(), async |_, _| Ok(Output::text("new")));
+                // Another tool each time: clients are not told of a list that stays as it is.
+                let name = format!("test_added_tool_{}", mcp.catalogue.version());
+                let added = tool(name, nothing(), async |_, _| Ok(Output::text("new")));
                 mcp.catalogue.add(added);
             }
             std::future::ready(Ok(Output::text("changed")))
