@@ -460,7 +460,7 @@ def base(run, kind="http"):
 
 
 def parallel(run):
-    saw = run.go([{"tools": [tool("peer_list"), tool("TaskList"), tool("events_read", stream="daemon")]}, END])
+    saw = run.go([{"tools": [tool("peer_list"), tool("TaskList"), tool("events_read", limit=3)]}, END])
     assert len(saw) == 1, saw
     says(saw[0], "as_of:", "tasks:", "next_after:")
 
