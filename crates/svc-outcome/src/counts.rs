@@ -30,7 +30,7 @@ pub(super) struct RunReport {
     pub(super) first: Option<String>,
     /// The tool reports a failure without a count.
     pub(super) broken: Option<String>,
-    /// The counts are those of marks, of which the first may be missing.
+    /// The counts are of pytest's marks of progress, and the first marks may be missing.
     marked: bool,
     fine: bool,
     nothing: bool,

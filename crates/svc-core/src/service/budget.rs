@@ -27,7 +27,7 @@ struct BudgetLevels {
     held: HashMap<(Principal, BudgetKind), u64>,
     /// Unix nanoseconds at which the charge for the principal's stored bytes has decayed to zero.
     stored_until: HashMap<Principal, i128>,
-    /// Wakes those who wait for such a hold to be dropped.
+    /// Notifies the futures that wait until a hold of this principal and kind is dropped.
     waiting: HashMap<(Principal, BudgetKind), Arc<Notify>>,
     /// Rows that a principal may store before they are counted again. Deleted rows do not raise it,
     /// so it is never too large.

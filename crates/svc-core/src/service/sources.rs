@@ -147,7 +147,7 @@ impl Sources {
         let SourceKey { name, project } = key;
         let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
         let write = self.core.change(job!(|tx| {
-            // A hidden entry is not the one that its row is about.
+            // The row has the state of the entry that hides this one.
             if !is_hidden {
                 tx.sources().put_state(&row).await?;
             }

@@ -222,7 +222,7 @@ async fn repeat(services: Services, pause: Duration, sweep: Sweep, fault: &'stat
     }
 }
 
-/// How long no event of the spool is dropped after the start.
+/// Time after the start in which no event of the spool is dropped.
 const REFUSED_AT_START: Duration = Duration::from_hours(2);
 
 /// Periodic, because a hook that misses its deadline spools its event although the daemon runs.
@@ -234,8 +234,8 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: PathBu
     loop {
         let mut pause = limits::RECORDS_POLL.min(maintenance);
         let record = |line| record_line(&services, &catalogue, line);
-        // What was spooled while the daemon was away is first tried until limits by the hour have
-        // passed.
+        // An old event may have been spooled while the daemon was away, and so be tried for the
+        // first time. The limits that refuse it are by the hour.
         let is_late = began.elapsed() > REFUSED_AT_START;
         let oldest = is_late.then(|| services.now().minus(limits::HOOK_IDS_KEPT));
         match drain_spool(&spool, oldest, record).await {
@@ -550,7 +550,7 @@ mod tests {
         let record = |line| std::future::ready(of_line(line));
         let drained = drain_spool(&spool, None, &record).await.expect("is drained");
         assert_eq!(drained, DrainedEvents { recorded: 2, left: 2 });
-        // Of those that are refused, what is too old is dropped.
+        // An event that is refused and too old is dropped.
         let drained = drain_spool(&spool, late, &record).await.expect("is drained");
         assert_eq!(drained, DrainedEvents { recorded: 0, left: 1 });
         spool.append_all(&["3", "away", "4"]).expect("are appended");

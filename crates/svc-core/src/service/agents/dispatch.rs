@@ -468,7 +468,8 @@ async fn check_wait_for(tx: &mut WriteTx, row: &AssignmentRow, awaited: &str) ->
         .map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
 }
 
-/// Maximum agents that are looked at for one that does not wait for the work's source.
+/// Maximum number of free agents that a search reads. The search passes over agents that wait for
+/// the source of the work.
 const FREE_AGENTS: u32 = 500;
 
 /// Who takes work that names nobody.

@@ -133,7 +133,8 @@ impl Agents {
     /// tried again at the next call.
     async fn remove_due(&self) -> Result<()> {
         let due = self.core.store.agents().to_remove(limits::PAGE_MAX).await?;
-        // After the rows: the call that started one of them is known by now, or over.
+        // Read after the rows: a call that has started one of these agents is in the list by then, or
+        // has ended.
         let calls = lock(&self.live.start_calls).clone();
         for row in due {
             // The end of the call notifies again.

@@ -243,7 +243,7 @@ impl Agents {
     }
 
     /// Denies the requests that nobody answered in time, of an agent whose host does not answer.
-    /// A host that answers does so itself, and a hung one once it goes on.
+    /// A host that answers denies them itself.
     pub(super) async fn deny_overdue(&self, agent: &AgentId) -> Result<()> {
         let id = agent.clone();
         let write = self.core.store.write(job!(|tx| {
@@ -314,7 +314,7 @@ impl Agents {
                 Some(noted) if noted.option_id == answer.option_id && noted.by == answer.by => {
                     tx.requests().correct(&id, &answer).await?;
                 }
-                // The daemon denied it while the answer was on its way to the host.
+                // The daemon denied the request while this answer was on its way to the host.
                 Some(denied) if denied.by == TIMEOUT => {
                     let (option, by) = (answer.option_id.clone(), answer.by.clone());
                     if let Some(agent) = tx.agents().get(&agent).await? {
@@ -373,7 +373,7 @@ mod tests {
         test.clock.advance(Duration::from_mins(1) + ANSWER_GRACE);
         let (option_id, by) = (Some("no".to_owned()), TIMEOUT.to_owned());
         assert_eq!(answer().await, Some(RequestAnswerRow { option_id, text: None, by }));
-        // What the host tells once it goes on is what happened.
+        // The host's own answer corrects the denial.
         let (row, key) = (test.store.agents().get(&agent).await.unwrap().unwrap(), id.clone());
         let by = "operator".to_owned();
         let told = test.store.write(job!(|tx| close_request(tx, &row, &key, None, by).await));

@@ -1,8 +1,8 @@
-//! Presence by calls: a session whose credential is used is here, also if it sends no heartbeat.
+//! Presence by calls: a session whose token is used is online, also if it sends no heartbeat.
 //!
-//! Calls are noted in memory. A row is written when a call finds its peer offline or silent for half
-//! of the timeout, which other daemons must not take for silence, and when a sweep finds that a peer
-//! was silent but for its calls.
+//! The time of each call is kept in memory. A call writes the peer's row if the peer is offline, or
+//! was last seen half a timeout ago: other daemons know only the row. A sweep writes the row of a
+//! peer whose last sign is a call.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Team, set_status};
 use crate::boxed;
 use crate::service::Result;
 
-/// A request does not wait longer for its peer to be online again; the write goes on.
+/// Most time that a request waits for the write of its peer's row. The write goes on after that.
 const WRITE_WAIT: Duration = Duration::from_millis(250);
 
 impl Team {
@@ -24,7 +24,7 @@ impl Team {
         let Some(key) = caller.session().filter(|_| caller.process().is_none()) else { return };
         let checked_for = self.core.tuning.peer_timeout / 4;
         if self.last_calls.note(key, self.core.now(), checked_for) {
-            // The request does not depend on it.
+            // The request does not need the write.
             if let Ok(Err(error)) = tokio::time::timeout(WRITE_WAIT, self.renew(key)).await {
                 error.report("cannot note that a session is back");
             }
@@ -60,14 +60,14 @@ impl Team {
         Ok(job.await?)
     }
 
-    /// Stores when a peer called last, if it has done so since it was last seen. Returns whether it
-    /// has.
+    /// Stores the time of a peer's last call, and returns true, if the call is later than the
+    /// `last_seen` of the row.
     pub(super) async fn store_last_call(&self, row: &PeerRow) -> Result<bool> {
         let Principal::Session(key) = row.principal() else { return Ok(false) };
         let store = &self.core.store;
         let last = self.last_calls.last(&key).filter(|at| *at > row.peer.last_seen);
         let Some(at) = last else { return Ok(false) };
-        // A token may have registered several peers, and speaks as one of them.
+        // A token may have registered several peers; its calls count for the one that it speaks as.
         let own = store.peers().of_key(&key).await?.map(|own| own.peer.peer_id);
         if own.as_ref() != Some(&row.peer.peer_id) {
             return Ok(false);
