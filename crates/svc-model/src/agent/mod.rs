@@ -96,10 +96,6 @@ words! {
 }
 
 impl AgentState {
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
-    }
-
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Error | Self::Lost)
     }

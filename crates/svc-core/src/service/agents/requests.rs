@@ -338,9 +338,14 @@ fn candidate(request: &RequestRow) -> Candidate {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use svc_model::{NewTask, RunId};
+    use svc_store::{AssignmentRow, AssignmentState};
 
     use super::*;
-    use crate::service::testing::{insert_agent, opened};
+    use crate::service::{
+        tasks,
+        testing::{insert_agent, opened},
+    };
 
     #[tokio::test]
     async fn request_past_its_deadline_is_denied_without_its_host() {
@@ -365,14 +370,32 @@ mod tests {
         };
         let write = test.store.write(job!(|tx| tx.requests().insert(&request).await));
         assert!(write.await.unwrap());
+        let (core, target) = (services.agents.core.clone(), agent.clone());
+        let made = test.store.write(job!(|tx| {
+            let made = tasks::make(tx, &core, &Caller::Operator, NewTask::default()).await?;
+            let task = made.task.task_id;
+            let mut work = [AssignmentRow {
+                task_id: Some(task.clone()),
+                target_agent: Some(target),
+                state: AssignmentState::Running,
+                ..AssignmentRow::new(RunId::from_task(&task), "operator".to_owned(), tx.now())
+            }];
+            tx.assignments().insert(&work[0]).await?;
+            wait_for_person(tx, &mut work, Some("pair asks".to_owned())).await?;
+            Ok::<_, Error>(task)
+        }));
+        let task = made.await.unwrap();
+        let reason = async || test.store.tasks().get(&task).await.unwrap().unwrap().task.reason;
         let answer = async || {
             services.agents.deny_overdue(&agent).await.unwrap();
             test.store.requests().get(&id).await.unwrap().unwrap().answer
         };
         assert_eq!(answer().await, None);
+        assert_eq!(reason().await.as_deref(), Some("pair asks"));
         test.clock.advance(Duration::from_mins(1) + ANSWER_GRACE);
         let (option_id, by) = (Some("no".to_owned()), TIMEOUT.to_owned());
         assert_eq!(answer().await, Some(RequestAnswerRow { option_id, text: None, by }));
+        assert_eq!(reason().await, None, "the task asks nobody any more");
         // The host's own answer corrects the denial.
         let (row, key) = (test.store.agents().get(&agent).await.unwrap().unwrap(), id.clone());
         let by = "operator".to_owned();
