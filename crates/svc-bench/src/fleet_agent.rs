@@ -40,6 +40,10 @@ pub(crate) const LINES: u64 = 10;
 const NEIGHBOURS: usize = 5;
 /// One of this many agents has a task.
 const TASK_EVERY: usize = 5;
+/// Deadline of hooks that must reach the daemon before the agent goes on, however busy the machine
+/// is: the start of a session, which the next call names, and all hooks of a quick fleet. The
+/// others keep theirs, since their durations are measured.
+const PATIENT_DEADLINE_MS: &str = "60000";
 /// A word in each message, by which a hook's output is recognised as having one.
 const MARK: &str = "fleetmessage";
 
@@ -219,7 +223,11 @@ impl FleetAgent {
         let begun = Instant::now();
         let said = match &mut self.way {
             Way::Programs(_) => {
-                let mut child = self.order.program(&["hook", "claude"]).spawn()?;
+                let mut command = self.order.program(&["hook", "claude"]);
+                if name == "SessionStart" || self.order.speed > 1 {
+                    command.env("SVC_HOOK_DEADLINE_MS", PATIENT_DEADLINE_MS);
+                }
+                let mut child = command.spawn()?;
                 let mut stdin = child.stdin.take().context("piped")?;
                 stdin.write_all(event.to_string().as_bytes())?;
                 drop(stdin);
