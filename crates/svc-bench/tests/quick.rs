@@ -35,6 +35,18 @@ fn measure(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("a document")
 }
 
+/// Whether a scenario has a figure above 0.
+fn has_measured(document: &Value, scenario: &str) -> bool {
+    let results = document["results"].as_array().expect("a list");
+    let named =
+        |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));
+    // A round trip may take longer than its window on a busy machine; that it was answered is
+    // checked where it is measured.
+    let is_measured =
+        |it: &Value| it["value"].as_f64() > Some(0.0) || it["unit"] == "round trips/s";
+    results.iter().filter(named).any(is_measured)
+}
+
 #[test]
 fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
     let document = measure(&["--quick", "--json"]);
@@ -69,14 +81,11 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         "agents/host",
         "sessions/round trip",
     ] {
-        let named =
-            |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));
-        // A round trip may take longer than its window on a busy machine; that it was answered is
-        // checked where it is measured.
-        let is_measured =
-            |it: &Value| it["value"].as_f64() > Some(0.0) || it["unit"] == "round trips/s";
-        let some = results.iter().filter(named).any(is_measured);
-        assert!(some, "{scenario} measured nothing");
+        // A window of a few milliseconds may see nothing on a busy machine, and many will not.
+        let alone = ["--quick", "--json", "--only", scenario.split('/').next().expect("a name")];
+        let is_measured = has_measured(&document, scenario)
+            || (0..10).any(|_| has_measured(&measure(&alone), scenario));
+        assert!(is_measured, "{scenario} measured nothing");
     }
     for result in results {
         // On a busy machine a window of a few milliseconds may see nothing; but it was measured.
@@ -168,7 +177,7 @@ fn a_program_that_is_not_there_is_named() {
 fn a_comparison_names_the_lines_that_are_worse() {
     let folder = tempfile::tempdir().expect("a folder");
     let slow = folder.path().join("svc");
-    let script = format!("#!/bin/sh\nsleep 0.3\nexec '{}' \"$@\"\n", svc().display());
+    let script = format!("#!/bin/sh\nsleep 3\nexec '{}' \"$@\"\n", svc().display());
     std::fs::write(&slow, script).expect("a script");
     let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&slow, runnable).expect("a program");
@@ -194,7 +203,7 @@ fn a_comparison_names_the_lines_that_are_worse() {
     };
     let start = line("startup/empty");
     assert_eq!(start["verdict"], "worse", "{start}");
-    assert!(start["second"].as_f64() > start["first"].as_f64().map(|ms| ms + 200.0), "{start}");
+    assert!(start["second"].as_f64() > start["first"].as_f64().map(|ms| ms + 1000.0), "{start}");
     assert!(line("replay/20000")["first"].as_f64() > Some(0.0), "{document}");
     // What is measured within svc-bench cannot be seen through a program, and no svc-bench stands
     // beside the script.
