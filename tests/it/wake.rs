@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::daemon::{
     Daemon, Home, PATIENT, Ran, Running, eventually, hook_payload, quickly, svc, until,
 };
-use crate::expect::{peer_of, state};
+use crate::expect::{detail, peer_of, state};
 use crate::hook::{Fate, behind_a_proxy, swallowing};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -246,7 +246,8 @@ fn the_waiter_of_a_killed_client_takes_nothing() {
     assert_eq!(message["delivery"], "when_back");
     // It ends when the waiter does, which holds its output.
     client.wait(SOON);
-    assert_eq!(state(&d, &message), "queued");
+    let told = detail(&d, &message);
+    assert_eq!(told["state"], "queued", "{told}");
     let resume = event("k", "SessionStart", &json!({ "source": "resume" }));
     hook(&d.home, "claude", &resume);
     let prompt = event("k", "UserPromptSubmit", &json!({ "prompt": "go on" }));

@@ -623,7 +623,9 @@ mod tests {
 
     use super::*;
     use crate::service::{
-        Services, Tuning, team,
+        Services, Tuning,
+        hooks::mail_wait::{MailWait, MailWaiter},
+        team,
         testing::{insert_agent, opened, services, services_in, services_with, session},
     };
 
@@ -687,6 +689,36 @@ mod tests {
             root: None,
             folder: None,
         })
+    }
+
+    /// The end of the client is noticed, so its peer's row has no process, before its waiter ends.
+    #[tokio::test]
+    async fn waiter_of_a_dead_client_gets_no_message() {
+        let (test, services) = opened().await;
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let process = process::identity(child.id());
+        let folder = folder.path().display().to_string();
+        let report = services.access.caller_of_report(process, "claude-code", Some(folder.clone()));
+        let caller = report.await.unwrap();
+        for name in ["SessionStart", "Stop"] {
+            let payload = json!({ "session_id": "k", "hook_event_name": name, "cwd": folder });
+            let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+            let call = HookCall { is_from_hook: true, ..HookCall::default() };
+            services.hooks.hook(&caller, event, call).await.unwrap();
+        }
+        let given = async |id: &str| {
+            tell_session(&test, &services, "k", "is it green?").await.unwrap();
+            let waiter = MailWaiter { id: id.to_owned(), lost: Vec::new() };
+            let now = std::future::ready(());
+            services.hooks.await_mail(&caller, "k", waiter, now).await.unwrap()
+        };
+        assert!(matches!(given("1").await, MailWait::Message(_)), "the client lives");
+        test.execute("update peer set pid = null, process_started = null").await;
+        test.execute("delete from hook_seen; update message set state = 'acked'").await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(given("2").await, MailWait::Nothing);
     }
 
     /// The spool has the id by which the client knows its session.

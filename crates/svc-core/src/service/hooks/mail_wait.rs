@@ -159,7 +159,10 @@ impl Hooks {
                     return Ok(WaiterMail::Nothing);
                 }
                 let now = tx.peers().get(&peer.peer_id).await?;
-                if now.as_ref().is_some_and(|row| is_gone(&core, row)) {
+                // When the end of a process is noticed, its peer's row forgets it.
+                let waits_for_dead =
+                    caller.process().is_some_and(|it| core.is_gone(&core.here(it)));
+                if waits_for_dead || now.as_ref().is_some_and(|row| is_gone(&core, row)) {
                     // The client was killed, and the waiter may end in a moment. The message
                     // stays in the inbox.
                     return Ok(WaiterMail::Nothing);
