@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
@@ -83,28 +84,43 @@ pub fn edit<T, E: From<FileError>>(
     once()
 }
 
-/// A lock: while it lives, no other process of svc changes files in the folder.
+/// A lock: while it lives, no other process of svc changes files in the folder. On a file system
+/// that locks no folders there is none, and only [`edit`] notices that another was faster.
 #[derive(Debug)]
-pub struct FolderLock(
-    #[expect(dead_code, reason = "the lock lasts as long as the open file")] File,
-);
+pub struct FolderLock {
+    /// The lock lasts as long as the open file.
+    _file: Option<File>,
+}
 
 impl FolderLock {
     /// Waits up to 10 s for the lock of a folder, or of its nearest existing ancestor.
     pub fn take(folder: &Path) -> io::Result<Self> {
         let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
-        let file = File::open(there)?;
+        Self::lock(File::open(there)?, there)
+    }
+
+    fn lock(file: File, folder: &Path) -> io::Result<Self> {
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
-                Ok(()) => return Ok(Self(file)),
+                Ok(()) => return Ok(Self { _file: Some(file) }),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                // NFS locks only what is open for writing, which a folder never is.
+                Err(TryLockError::Error(error)) if locks_no_folders(&error) => {
+                    return Ok(Self { _file: None });
+                }
                 Err(TryLockError::Error(error)) => return Err(error),
             }
         }
         let text =
-            format!("another process holds {}; try again when that has ended", there.display());
+            format!("another process holds {}; try again when that has ended", folder.display());
         Err(io::Error::other(text))
     }
+}
+
+/// Whether a file system answers so that does not lock folders, or nothing at all.
+fn locks_no_folders(error: &io::Error) -> bool {
+    let codes = [Errno::BADF, Errno::INVAL, Errno::NOLCK, Errno::NOSYS, Errno::OPNOTSUPP];
+    Errno::from_io_error(error).is_some_and(|code| codes.contains(&code))
 }
 
 #[derive(Debug)]
@@ -299,5 +315,18 @@ mod tests {
     fn refused_operation_names_its_cause_once() {
         let error = anyhow::Error::from(FileError::Io("read", io::Error::other("no disk")));
         assert_eq!(format!("{error:#}"), "cannot be read: no disk");
+    }
+
+    /// A file descriptor that only names the folder is refused as NFS refuses one for reading.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn folder_that_cannot_be_locked_can_be_changed() {
+        use rustix::fs::{Mode, OFlags};
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let named = rustix::fs::open(folder.path(), flags, Mode::empty()).expect("it is there");
+        let first = FolderLock::lock(named.into(), folder.path()).expect("none is needed");
+        drop((first, FolderLock::take(folder.path()).expect("is free")));
     }
 }
