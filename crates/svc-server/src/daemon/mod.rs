@@ -547,7 +547,7 @@ mod tests {
             (anyhow::Error::new(in_use), true),
             (anyhow::Error::new(away), true),
             (anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse)), true),
-            (anyhow::Error::new(MigrateError::Newer { found: 99, known: 58 }), false),
+            (anyhow::Error::new(MigrateError::Newer { found: 99, known: 59 }), false),
             (anyhow::Error::new(MigrateError::Older { found: 1, oldest: 36 }), false),
             (anyhow::Error::new(MigrateError::Pending(1)), false),
             (anyhow::Error::new(HistoryGone("it moved".to_owned())), false),

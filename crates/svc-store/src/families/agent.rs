@@ -330,7 +330,7 @@ impl AgentReads<'_> {
         // Agents first: their tasks are looked up by an index.
         Ok(agents!(all(), self.store.pool(),
             "cross join assignment d on d.task_id = a.task_id
-            where a.ended_at is not null and d.removes_peer = 1 and d.ended_at is not null
+            where a.task_id is not null and a.ended_at is not null and d.removes_peer = 1 and d.ended_at is not null
             order by a.ended_at, a.agent_id limit ?"; limit))
     }
 

@@ -211,6 +211,7 @@ const HOT: &[(&str, &[&str])] = &[
     ),
     // A session's own memories and records of other projects are few.
     ("select o.id, o.scope from session s", &["SCAN m", "USE TEMP B-TREE"]),
+    ("cross join assignment d on d.task_id = a.task_id", &["SCAN a USING INDEX agent_removal"]),
     ("as \"of_project!: String\"", &["SCAN latest", "SCAN o", "USE TEMP B-TREE"]),
 ];
 

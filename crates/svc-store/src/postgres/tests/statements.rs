@@ -73,7 +73,6 @@ const READ_ALL: &[&str] = &[
     "from machine m cross join",
     "from machine order by first_seen",
     "from daemon d join machine m",
-    "from agent a cross join assignment d",
     "substr(host_started, -1) = '@'",
     "substr(runner_started, -1) = '@'",
     "told from source_pin",
