@@ -195,5 +195,12 @@ mod tests {
         assert_eq!(ids, ["a", "b", "c"]);
         assert_eq!(page["peers"][0]["waits_for"], "your permission: Write: /etc/x");
         assert!(page["peers"][1]["waits_for"].is_null());
+
+        let mut page = json!({ "peers": [peer("e", "offline", "2026-01-04")], "next_cursor": "c" });
+        page["peers"][0]["display_name"] = "codex:task-03".into();
+        leave_out_tasks(&mut page);
+        assert_eq!(LIST.text_without_rows(&page), "none on this page");
+        page["next_cursor"].take();
+        assert!(LIST.text_without_rows(&page).starts_with("nobody is here"));
     }
 }

@@ -141,6 +141,8 @@ pub(crate) struct Listing {
 
 /// The text for a list that its filters emptied.
 const NONE_MATCHES: &str = "none matches; without its filters the list has all";
+/// The text for a page without rows that is not the last: not all of its items are shown.
+const NONE_ON_PAGE: &str = "none on this page";
 
 impl Listing {
     /// The same list, of which an empty one says so if a member of `filter` is set.
@@ -158,8 +160,7 @@ impl Listing {
             return json(page).map(|()| ExitCode::SUCCESS);
         }
         self.print_table(&context.screen, page)?;
-        let cursor = page.get("next_cursor").filter(|cursor| !cursor.is_null());
-        if let (Some(flag), Some(cursor)) = (self.next, cursor) {
+        if let (Some(flag), Some(cursor)) = (self.next, next_cursor(page)) {
             let arguments = std::env::args_os().skip(1);
             let arguments = arguments.map(|word| word.to_string_lossy().into_owned());
             note(&format!("next page: {}", command_with(arguments, flag, &plain(cursor))));
@@ -177,8 +178,16 @@ impl Listing {
             .iter()
             .map(|item| columns.iter().map(|column| column.value(item)).collect())
             .collect();
-        table(screen, &columns, &rows, self.empty)
+        table(screen, &columns, &rows, self.text_without_rows(page))
     }
+
+    pub(crate) fn text_without_rows(&self, page: &Value) -> &'static str {
+        if next_cursor(page).is_some() { NONE_ON_PAGE } else { self.empty }
+    }
+}
+
+fn next_cursor(page: &Value) -> Option<&Value> {
+    page.get("next_cursor").filter(|cursor| !cursor.is_null())
 }
 
 /// The command line with another value of a flag, quoted for a shell.
