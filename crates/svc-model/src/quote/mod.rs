@@ -6,7 +6,7 @@
 //!
 //! - [`plain`] removes invisible characters (a joiner with a visible effect stays) and breaks
 //!   imitations of the daemon's stamps and of clients' tags (`imitation`, which compares texts by
-//!   their `look`). The rest is unchanged: normalisation serves only to find imitations and is never
+//!   their `look`). The rest is unchanged: normalisation only finds imitations and is never
 //!   applied to the result, since it would change code and names.
 //! - [`QuotedText`] is a text of several lines, each after `> `. [`QuotedLine`] is one line within
 //!   a line of the daemon.

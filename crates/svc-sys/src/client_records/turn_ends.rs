@@ -32,8 +32,8 @@ pub(super) fn read_codex(process: &ProcessIdentity, thread: &str) -> Option<Clie
     codex_record_in(&codex_home(process.pid)?.join("sessions"), thread)
 }
 
-/// Path of the socket of the app-server that all Codex terminals of a user share; `None` if unknown.
-/// The caller checks whether a process listens there.
+/// Path of the socket of the app-server that all Codex terminals of a user share; `None` if it is
+/// unknown. The caller checks whether a process listens there.
 pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
     let home = codex_home(process.pid).filter(|home| home.is_absolute())?;
     Some(home.join("app-server-control/app-server-control.sock"))

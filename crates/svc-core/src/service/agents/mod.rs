@@ -133,8 +133,8 @@ impl Agents {
     /// tried again at the next call.
     async fn remove_due(&self) -> Result<()> {
         let due = self.core.store.agents().to_remove(limits::PAGE_MAX).await?;
-        // Read after the rows: a call that has started one of these agents is in the list by then, or
-        // has ended.
+        // Read after the rows: a call that has started one of these agents is in the list by then,
+        // or has ended.
         let calls = lock(&self.live.start_calls).clone();
         for row in due {
             // The end of the call notifies again.

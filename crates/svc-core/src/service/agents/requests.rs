@@ -25,8 +25,8 @@ use crate::service::{
     Candidate, Error, Listed, Page, PageBounds, ResourceKind, Result, check, process::RequestSender,
 };
 
-/// How long after its deadline a request of a host that does not answer is denied: its host may have
-/// an answer that was given just before.
+/// How long after its deadline a request of a host that does not answer is denied: its host may
+/// have an answer that was given just before.
 const ANSWER_GRACE: Duration = Duration::from_secs(10);
 
 impl Listed for RequestRow {

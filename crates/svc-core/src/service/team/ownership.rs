@@ -318,8 +318,8 @@ async fn facts(
         Some(Principal::Session(owner)) => {
             let holders = tx.tokens().subject_holders(owner).await?;
             known.is_gone = is_gone(&holders, tx.machine_id());
-            // One process has sessions in several projects, so the projects of its tokens count only
-            // for a session whose own is unknown.
+            // One process has sessions in several projects, so the projects of its tokens count
+            // only for a session whose own is unknown.
             known.same_project = caller.project().is_some_and(|project| match &row.project {
                 Some(own) => own == project,
                 None => holders.projects.iter().any(|theirs| theirs == project),
