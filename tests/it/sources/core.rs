@@ -1,5 +1,5 @@
 //! The built-in server: files, searches, the shell and the web, for callers with the scope, in the
-//! folder of their project.
+//! folder of their session.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -54,6 +54,23 @@ fn built_in_server_has_nothing_to_reconnect() {
     let refused = d.post("/v1/sources/core/reconnect", &json!({}));
     assert!(body(&refused).contains("core has no connection: it is part of the daemon"));
     problem(&refused, 409, "conflict");
+}
+
+#[test]
+fn core_tools_stay_in_the_folder_of_a_session_below_its_project() {
+    let home = Home::new();
+    let project = project(&home);
+    let part = project.join("part");
+    fs::create_dir(&part).expect("a folder");
+    fs::write(project.join("above.txt"), "above").expect("a file");
+    let d = with_core(&home, ALL);
+    let caller = caller(&d, &part, &["exec", "read"]);
+    let shown = done(&call(&caller, "Bash", &json!({ "command": "pwd -P" })));
+    assert_eq!(text(&shown, "output").trim_end(), part.to_str().expect("text"), "{shown}");
+    done(&call(&caller, "Write", &json!({ "path": "own.txt", "content": "own" })));
+    assert_eq!(fs::read_to_string(part.join("own.txt")).expect("a file"), "own");
+    let refused = failed(&call(&caller, "Read", &json!({ "path": "../above.txt" })));
+    assert_eq!(refused["type"], "forbidden", "{refused}");
 }
 
 #[test]

@@ -257,11 +257,11 @@ impl CoreCall {
     }
 }
 
-/// The folder of a caller: the root of the project of its token. For the operator it is that of the
-/// session that the call names.
+/// The folder of a caller, in which its session works. For the operator it is the root of the
+/// project of the session that the call names.
 async fn folder_of(call: &Call) -> Result<Option<String>, Failure> {
     if !call.caller.is_operator() {
-        return Ok(call.caller.root().map(str::to_owned));
+        return Ok(call.caller.folder().map(str::to_owned));
     }
     let Some(session) = &call.session else { return Ok(None) };
     match call.services.team.session_detail(&call.caller, session).await {
