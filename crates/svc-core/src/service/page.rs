@@ -145,6 +145,15 @@ impl<T> Page<T> {
         Self { items, next_cursor: None }
     }
 
+    /// The first of `ranked` that a model reads at once, at least one.
+    pub fn best(ranked: impl Iterator<Item = T>) -> Self
+    where
+        T: Serialize,
+    {
+        let size = PageSize { rows: u32::MAX, bytes: limits::AGENT_PAGE_BYTES };
+        Self::last(fill(&mut ranked.peekable(), size))
+    }
+
     /// Reads a page of `list`. `read` gets the key of the cursor and how much to read. `key` makes
     /// the cursor's key of the page's last row.
     pub(super) async fn read<Key, LastKey, Read>(
@@ -245,5 +254,14 @@ mod tests {
         assert_eq!(page(3, None).unwrap(), (1, cursor(large.len())));
         assert_eq!(page(4, None).unwrap(), (2, None));
         page(0, Some(0)).unwrap_err();
+    }
+
+    #[test]
+    fn best_of_what_was_found_is_bounded_in_bytes() {
+        let large = "x".repeat(limits::AGENT_PAGE_BYTES);
+        let best = |ranked: &[&str]| Page::best(ranked.iter().copied()).items.len();
+        assert_eq!(best(&[&large, "a"]), 1);
+        assert_eq!(best(&["a", "b", &large, "c"]), 2);
+        assert_eq!(best(&[]), 0);
     }
 }

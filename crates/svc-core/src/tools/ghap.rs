@@ -464,10 +464,12 @@ async fn search(
         ..ExperienceQuery::default()
     };
     let hits = call.services.search.search_ghaps(&call.caller, &query).await?;
-    let given = hits.iter().map(|hit| ItemVersion::from(&hit.ghap)).collect();
-    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
+    let mut given: Vec<_> = hits.iter().map(|hit| ItemVersion::from(&hit.ghap)).collect();
     let experience = |hit: ExperienceHit| Experience::new(hit.ghap, axis, hit.score);
-    Ok(Page::last(hits.into_iter().map(experience).collect()))
+    let page = Page::best(hits.into_iter().map(experience));
+    given.truncate(page.items.len());
+    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
+    Ok(page)
 }
 
 const OUTCOME: &str = "\

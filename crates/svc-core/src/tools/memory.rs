@@ -98,10 +98,11 @@ async fn retrieve(
     let limit = input.limit.unwrap_or(10);
     let (journal, project) = (&call.services.journal, project.as_deref());
     let hits = journal.find_memories(&call.caller, &input.query, project, &filter, limit).await?;
-    let given = hits.iter().map(|(memory, _)| ItemVersion::from(memory)).collect();
-    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
     let hit = |(memory, fit): (Memory, Fit)| MemoryHit { memory, score: fit.score };
-    Ok(Page::last(hits.into_iter().map(hit).collect()))
+    let page = Page::best(hits.into_iter().map(hit));
+    let given = page.items.iter().map(|hit| ItemVersion::from(&hit.memory)).collect();
+    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
+    Ok(page)
 }
 
 const LIST: &str = "Lists memories, the latest first, with the beginning of each. retrieve_memories gives the whole of what it finds.";
