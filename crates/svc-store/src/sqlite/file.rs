@@ -2,9 +2,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, Metadata, TryLockError},
+    fs::{File, Metadata, Permissions, TryLockError},
     io,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     str::FromStr as _,
     thread,
@@ -116,16 +116,22 @@ fn has_open(pid: i32, file: &Metadata) -> Option<bool> {
 }
 
 const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
+/// Bits of a mode that let the group or others in.
+const OTHERS: u32 = 0o077;
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(end);
+    name.into()
+}
 
 /// Frees the pages that a connection has cached.
 pub(crate) const SHRINK: &str = "pragma shrink_memory";
 
 /// Rejects links, which SQLite would follow.
 pub(super) fn check_names(path: &Path) -> Result<()> {
-    for end in FILES {
-        let mut name = OsString::from(path);
-        name.push(end);
-        private_file::check_one_name(Path::new(&name))
+    for path in FILES.map(|end| with_end(path, end)) {
+        private_file::check_one_name(&path)
             .map_err(|untrusted| StoreError::Linked(untrusted.to_string()))?;
     }
     Ok(())
@@ -142,8 +148,23 @@ fn options(path: &Path) -> Result<SqliteConnectOptions> {
         .disable_statement_logging())
 }
 
+/// Makes the files readable by their owner alone: one may have been copied here, and SQLite gives
+/// `-wal` and `-shm` the mode of the database.
+fn close_files(path: &Path) {
+    for path in FILES.map(|end| with_end(path, end)) {
+        let Ok(mode) = std::fs::metadata(&path).map(|meta| meta.mode()) else { continue };
+        if mode & OTHERS != 0
+            && let Err(error) = std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+        {
+            tracing::warn!(%error, path = %path.display(), "others may read the database");
+        }
+    }
+}
+
 pub(crate) fn writer_options(path: &Path) -> Result<SqliteConnectOptions> {
-    Ok(options(path)?
+    let options = options(path)?;
+    close_files(path);
+    Ok(options
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
@@ -248,6 +269,22 @@ mod tests {
         assert!(!path.exists() && !is_at(&old, &path));
         let _lock = DatabaseLock::acquire(&path).expect("is free");
         assert!(DatabaseLock::is_held(&path) && !is_at(&old, &path));
+    }
+
+    #[tokio::test]
+    async fn database_that_others_could_read_is_closed_to_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("svc.db");
+        let open = async || writer_options(&path).expect("options").connect().await.expect("opens");
+        let conn = open().await;
+        conn.close().await.expect("closes");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("it is ours");
+        let mut conn = open().await;
+        sqlx::query("create table t (x)").execute(&mut conn).await.expect("writes");
+        for end in ["", "-wal", "-shm"] {
+            let mode = std::fs::metadata(with_end(&path, end)).expect("is there").mode();
+            assert_eq!(mode & 0o777, 0o600, "{end}");
+        }
     }
 
     #[test]
