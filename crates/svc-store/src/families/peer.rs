@@ -187,7 +187,7 @@ impl PeerWrites<'_> {
                 machine_id) \
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21) \
             on conflict (peer_id) do update set \
-                display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
+                display_name = ?2, path = ?3, backend = ?4, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
                 tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
                 project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19, evidence = ?20, \
                 machine_id = ?21";

@@ -469,6 +469,10 @@ pub(in crate::service) async fn update(
     }
     let peer = &mut row.peer;
     peer.display_name = input.display_name;
+    if backend_names(&input.backend).0 == input.backend {
+        // Hooks give the name of peers; a model may have given the other one.
+        peer.backend = input.backend;
+    }
     peer.path = given(input.path).or_else(|| peer.path.take());
     peer.tmux_pane = given(input.tmux_pane).or_else(|| peer.tmux_pane.take());
     peer.circle = input.circle.unwrap_or_else(|| peer.circle.clone());
@@ -532,6 +536,19 @@ mod tests {
 
     fn message() -> NewMessage {
         serde_json::from_value(json!({ "text": "hello" })).unwrap()
+    }
+
+    #[tokio::test]
+    async fn peer_of_claude_code_has_its_name_once_a_hook_gives_it() {
+        let (_test, services) = opened().await;
+        for (given, expected) in
+            [("claude", "claude"), ("claude-code", "claude-code"), ("claude", "claude-code")]
+        {
+            let input = json!({ "display_name": "ada", "backend": given, "session_id": "s" });
+            let input = serde_json::from_value(input).unwrap();
+            let peer = services.team.register_peer(&Caller::Operator, None, input).await.unwrap();
+            assert_eq!(peer.backend, expected);
+        }
     }
 
     async fn start_session(services: &Services, id: &str) {
