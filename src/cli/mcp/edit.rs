@@ -257,8 +257,9 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitRes
     decide(context, |choices| choices.approve(path.clone(), &text))?;
     tell_daemon(context).await;
     let names: Vec<&str> = document.0.iter().map(|found| found.name.as_str()).collect();
-    let raw: Value = serde_json::from_str(&text).unwrap_or_default();
-    let entries = names.iter().map(|name| ApprovedEntry::new(name, &raw["mcpServers"][*name]));
+    // As the file has them: one name may stand there twice, and only the first of the two is used.
+    let entries = document.0.iter();
+    let entries = entries.map(|it| ApprovedEntry::new(&it.name, &it.entry, &it.written));
     let entries: Vec<ApprovedEntry> = entries.collect();
     let line = format!("{} is approved as it is now: {}", path.display(), names.join(", "));
     let printed = context

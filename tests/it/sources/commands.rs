@@ -222,6 +222,26 @@ fn files_can_be_changed_and_approved_without_a_daemon() {
 }
 
 #[test]
+fn approval_says_what_will_run() {
+    let home = Home::new();
+    let project = home.project();
+    let both = r#"{"mcpServers":{
+        "a.b":{"command":"sh","args":["-c","first"],"url":"https://a.example/mcp"},"a_b":{"command":"second"},
+        "twice":{"command":"third"},"twice":{"command":"fourth"}}}"#;
+    fs::write(project.join(".mcp.json"), both).expect("is written");
+    let said = ok(&home, &project, &["approve"]);
+    let lines: Vec<&str> = said.lines().skip(1).collect();
+    let unused = |name: &str| {
+        format!("  {name}: not used: is the same name as another's in this file: {name}")
+    };
+    let wanted = ["  a_b: sh -c first", &unused("a_b"), "  twice: third", &unused("twice")];
+    assert_eq!(lines, wanted, "{said}");
+    let said: Value =
+        serde_json::from_str(&ok(&home, &project, &["approve", "--json"])).expect("JSON");
+    assert_eq!(said["entries"][0]["target"], "sh -c first", "{said}");
+}
+
+#[test]
 fn adding_a_project_server_approves_no_other() {
     let home = Home::new();
     let project = home.project();

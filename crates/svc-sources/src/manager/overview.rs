@@ -111,8 +111,9 @@ impl FolderSources {
             changed,
             pid: now.as_ref().and_then(|now| now.pid),
             instances,
-            runs: (status.state == SourceState::PendingApproval)
-                .then(|| ApprovedEntry::new(&planned.name, &planned.written).runs()),
+            runs: (status.state == SourceState::PendingApproval).then(|| {
+                ApprovedEntry::new(&planned.name, &planned.entry, &planned.written).runs()
+            }),
             from: planned.from.clone(),
             hidden_by: match &planned.standing {
                 SourceStanding::Hidden(by) => Some(by.clone()),

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use svc_install::file::FolderLock;
 use svc_model::limits::{SOURCE_FILE_BYTES, SOURCE_FILE_SERVERS};
-use svc_model::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
+use svc_model::source::{BUILTIN_CORE, SourceEntry, SourceProblem, SourceTransport, source_name};
 use svc_model::{OrderedMembers, new_secret};
 
 use crate::{bounded_file, private_file};
@@ -285,25 +285,32 @@ impl SourceChoices {
     }
 }
 
-/// What a person approves: the program or URL of a server, and the variables and secrets of the
-/// daemon that the server gets.
+/// What a person approves: the program or URL of a server as it will be used, and the variables and
+/// secrets of the daemon that the server gets.
 #[derive(Debug, Serialize)]
 pub struct ApprovedEntry {
     name: String,
-    /// The program with its arguments, or the URL.
+    /// The program with its arguments; or the URL, with the shell command for its headers.
     target: String,
     variables: Vec<String>,
 }
 
 impl ApprovedEntry {
-    pub fn new(name: &str, entry: &Value) -> Self {
-        let words = entry["args"].as_array().into_iter().flatten();
-        let words = entry["command"].as_str().into_iter().chain(words.filter_map(Value::as_str));
-        let target = match entry["url"].as_str() {
-            Some(url) => url.to_owned(),
-            None => words.collect::<Vec<_>>().join(" "),
+    pub fn new(name: &str, entry: &Result<SourceEntry, SourceProblem>, written: &Value) -> Self {
+        let mut variables = variables_in(&written.to_string());
+        let target = match entry {
+            Ok(entry) => {
+                variables.extend(entry.env_inherit.iter().cloned());
+                target_of(&entry.transport)
+            }
+            // It does not run.
+            Err(problem) => {
+                variables.clear();
+                format!("not used: {problem}")
+            }
         };
-        Self { name: name.to_owned(), target, variables: variables_in(&entry.to_string()) }
+        let variables = variables.into_iter().collect();
+        Self { name: name.to_owned(), target, variables }
     }
 
     pub fn runs(&self) -> String {
@@ -321,12 +328,25 @@ impl fmt::Display for ApprovedEntry {
     }
 }
 
-/// The names in `${NAME}` and `${NAME:-default}`, without duplicates.
-fn variables_in(text: &str) -> Vec<String> {
+fn target_of(transport: &SourceTransport) -> String {
+    match transport {
+        SourceTransport::Stdio { command, args, .. } => {
+            let words = [command].into_iter().chain(args);
+            words.map(String::as_str).collect::<Vec<_>>().join(" ")
+        }
+        SourceTransport::Remote { url, headers_helper: Some(helper), .. } => {
+            format!("{url}; its headers are printed by `{helper}`")
+        }
+        SourceTransport::Remote { url, .. } => url.clone(),
+        SourceTransport::Builtin { name, .. } => name.clone(),
+    }
+}
+
+/// The names in `${NAME}` and `${NAME:-default}`.
+fn variables_in(text: &str) -> BTreeSet<String> {
     let parts = text.split("${").skip(1);
     let names = parts.filter_map(|part| part.split(['}', ':']).next());
-    let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
-    names.into_iter().map(str::to_owned).collect()
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -384,14 +404,24 @@ mod tests {
     }
 
     #[test]
-    fn approved_entry_shows_its_target_and_variables() {
+    fn approved_entry_shows_what_will_run_and_its_variables() {
+        let url = "https://e/mcp";
         let headers = json!({ "A": "Bearer ${WT}", "B": "${X:-y}${WT}" });
-        let entry = json!({ "url": "https://e/mcp", "headers": headers });
-        assert_eq!(
-            ApprovedEntry::new("wiki", &entry).to_string(),
-            "wiki: https://e/mcp; it is given WT, X"
-        );
-        let entry = json!({ "command": "npx", "args": ["-y", "a"] });
-        assert_eq!(ApprovedEntry::new("a", &entry).to_string(), "a: npx -y a");
+        for (written, shown) in [
+            (json!({ "url": url, "headers": headers }), "https://e/mcp; it is given WT, X"),
+            (json!({ "command": "npx", "args": ["-y", "a"] }), "npx -y a"),
+            (json!({ "command": "sh", "args": ["-c", "id"], "url": url }), "sh -c id"),
+            (json!({ "type": "http", "command": "sh", "url": url }), url),
+            (
+                json!({ "type": "http", "url": url, "headersHelper": "id" }),
+                "https://e/mcp; its headers are printed by `id`",
+            ),
+            (json!({ "command": "x", "env_inherit": ["B", "A"] }), "x; it is given A, B"),
+            (json!({ "command": 3, "url": "${A}" }), "not used: command: must be a string"),
+        ] {
+            let entry = SourceEntry::parse(&written, false).map(|(entry, _)| entry);
+            let entry = ApprovedEntry::new("a", &entry, &written);
+            assert_eq!(entry.to_string(), format!("a: {shown}"), "{written}");
+        }
     }
 }
