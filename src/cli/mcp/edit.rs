@@ -246,7 +246,7 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitRes
         Some(name) if is_name(&name) => {
             return approve_changes(context, &name.to_string_lossy()).await;
         }
-        Some(file) => std::path::absolute(file)?,
+        Some(file) => with_real_folder(std::path::absolute(file)?),
         None => waiting_file(context)?,
     };
     let (document, text) = match SourceDocument::load(&path) {
@@ -268,6 +268,13 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitRes
         output::line(&format!("  {entry}"))?;
     }
     Ok(printed)
+}
+
+/// The path as the servers of a folder are looked up: approvals are kept by it. The file itself may
+/// be a link.
+fn with_real_folder(file: PathBuf) -> PathBuf {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return file };
+    folder.canonicalize().map_or_else(|_| file.clone(), |folder| folder.join(name))
 }
 
 fn is_name(word: &Path) -> bool {

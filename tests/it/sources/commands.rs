@@ -242,6 +242,31 @@ fn approval_says_what_will_run() {
 }
 
 #[test]
+fn approval_by_any_path_to_the_file_counts() {
+    let home = Home::new();
+    let project = home.project();
+    let sub = project.join("sub");
+    fs::create_dir(&sub).expect("is made");
+    let link = home.user().join("link");
+    std::os::unix::fs::symlink(&project, &link).expect("links");
+    let _d = Daemon::with(|plan| plan.home(&home));
+    let through_link = link.join(".mcp.json").display().to_string();
+    for (name, path) in [("one", "../.mcp.json"), ("two", through_link.as_str())] {
+        let file = project_file(&project, &json!({ name: { "command": "/no/such" } }));
+        let state = || {
+            let list = ok(&home, &project, &["list", "--json"]);
+            let list: Value = serde_json::from_str(&list).expect("JSON");
+            list["sources"][0]["state"].clone()
+        };
+        assert_eq!(state(), "pending_approval", "{path}");
+        let said = ok(&home, &sub, &["approve", path, "--json"]);
+        let said: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(said["file"], file.display().to_string());
+        assert_ne!(state(), "pending_approval", "{path}");
+    }
+}
+
+#[test]
 fn adding_a_project_server_approves_no_other() {
     let home = Home::new();
     let project = home.project();
