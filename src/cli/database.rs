@@ -56,6 +56,7 @@ fn lock(path: &Path, db: &Path, held: impl FnOnce(Display<'_>) -> String) -> Res
 /// Copies the database into one file and checks the copy. The daemon may run meanwhile.
 pub(super) fn backup(context: &Context, to: &Path) -> ExitResult {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    refuse_unknown_store(&context.paths)?;
     refuse_server(context)?;
     let from = &context.paths.db;
     private_file::check_folder(&context.paths.home)?;
@@ -103,17 +104,33 @@ pub(super) fn restore(context: &Context, from: &Path) -> ExitResult {
     })
 }
 
-/// Refuses to copy or replace a file that the daemon does not use.
+/// Refuses to copy or replace a file that the daemon does not use. The running daemon says what it
+/// uses, as its flags and its environment may differ from this command's.
 fn refuse_server(context: &Context) -> Result<()> {
-    let Ok(config) = context.config(&Flags::default()) else { return Ok(()) };
-    let Some(url) = config.store.url.value else { return Ok(()) };
+    let configured = context.config(&Flags::default()).ok().and_then(|config| {
+        let url = config.store.url.value?;
+        Some(format!("{}, schema {}", url.shown(), config.store.schema.value))
+    });
+    let of_daemon = daemon::live_file(&context.paths).and_then(|file| file.db);
+    let of_daemon = of_daemon.filter(|db| db.parse::<StoreUrl>().is_ok());
+    let Some(server) = of_daemon.or(configured) else { return Ok(()) };
     Err(UsageError(format!(
-        "the rows are in {}, schema {}: `pg_dump` copies them and `pg_restore` brings them back, see \
-         docs/guide/several-machines.md#back-up-and-restore",
-        url.shown(),
-        config.store.schema.value
+        "the rows are in {server}: `pg_dump` copies them and `pg_restore` brings them back, see \
+         docs/guide/several-machines.md#back-up-and-restore"
     ))
     .into())
+}
+
+/// Refuses while a process has the lock and does not say which database it uses: a daemon that
+/// waits for its server at its start has written no `daemon.json` yet.
+fn refuse_unknown_store(paths: &Paths) -> Result<()> {
+    let is_held = || DatabaseLock::is_held(&paths.lock);
+    if is_held() && daemon::lock_holder(paths, INTRODUCTION).is_none() && is_held() {
+        let db = paths.db.display();
+        let text = format!("another svc process is at work on {db}: try again when it has ended");
+        return Err(DatabaseInUse(text).into());
+    }
+    Ok(())
 }
 
 /// Copies the file before the check, so that the file which was checked is the file which is used.

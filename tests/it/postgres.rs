@@ -162,6 +162,42 @@ fn a_password_is_shown_nowhere() {
 }
 
 #[test]
+fn a_backup_is_of_the_database_that_the_daemon_uses() {
+    only_if!(has_server());
+    let home = Home::in_file();
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    d.stop();
+    assert!(home.path("svc.db").exists(), "it has an old history");
+    let url = database();
+    let _d = Daemon::with(|plan| plan.home(&home).flag("--store-url").flag(&url));
+    for command in ["backup", "restore"] {
+        let ran = svc(&home, &[command, "copy.db"]);
+        assert_eq!(ran.code, Some(2), "{command}: {ran:?}");
+        let is_named = ran.stderr.contains("pg_dump") && ran.stderr.contains("postgres");
+        assert!(is_named, "{command}: {ran:?}");
+    }
+    assert!(!home.user().join("copy.db").exists());
+}
+
+#[test]
+fn a_daemon_that_waits_for_its_server_has_no_backup() {
+    let home = Home::in_file();
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    d.stop();
+    let nobody = "postgres://svc@127.0.0.1:1/svc";
+    let mut waiting = home.command(&["serve", "--listen", "127.0.0.1:0", "--store-url", nobody]);
+    let mut waiting = waiting.spawn().expect("it runs");
+    let is_held = || svc_store::DatabaseLock::is_held(&home.path("svc.db.lock"));
+    eventually(Duration::from_secs(10), is_held);
+    let ran = svc(&home, &["backup", "copy.db"]);
+    waiting.kill().expect("it ran until now");
+    waiting.wait().expect("it ends");
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("another svc process is at work on"), "{ran:?}");
+    assert!(!home.user().join("copy.db").exists());
+}
+
+#[test]
 fn a_schema_is_migrated_or_not_by_command() {
     only_if!(has_server());
     let url = database();
