@@ -199,8 +199,10 @@ pub(super) async fn remove(context: &Context, name: &str) -> ExitResult {
             continue;
         }
         let Some((before, text)) = target.take(name)? else { continue };
+        let folder = target.path.parent().filter(|_| !target.is_toml);
+        let folder = folder.map(|folder| folder.display().to_string());
         decide(context, |choices| {
-            choices.forget(name);
+            choices.forget(name, folder.as_deref());
             // The removal of an entry needs no new approval of the others.
             if choices.is_approved(&target.path, &before) {
                 choices.go_on(target.path.clone(), &text);
@@ -219,25 +221,35 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResul
         Ok(client) => Some(client.get::<Value>(&path_of(name, "")?).await),
         Err(_) => None,
     };
-    match known {
+    let plan = context.source_plan();
+    let meant = plan.as_ref().ok().and_then(|plan| plan.meant(name)?.folder.clone());
+    let folder = match known {
+        Some(Ok(view)) => folder_of(&view),
         Some(Err(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
             return Err(source_missing(error, name).into());
         }
         None | Some(Err(ClientError::NotRunning { .. })) => {
-            if let Ok(plan) = context.source_plan()
+            if let Ok(plan) = &plan
                 && !plan.sources.iter().any(|it| it.name == name)
             {
                 bail!(
                     "no file names a server {name} here; only a running daemon knows those of --mcp-config"
                 );
             }
+            meant
         }
-        Some(_) => {}
-    }
-    decide(context, |choices| choices.set_switch(name, on))?;
+        Some(Err(_)) => meant,
+    };
+    decide(context, |choices| choices.set_switch(name, folder.as_deref(), on))?;
     tell_daemon(context).await;
     let told = format!("{name} is turned {}", if on { "on" } else { "off" });
     done(context, name, &told, &SourceChoices::file(&context.paths.home))
+}
+
+/// The folder of the project's file that names a server; `None` if another file names it.
+fn folder_of(view: &Value) -> Option<String> {
+    view["project"].as_str()?;
+    Some(Path::new(view["from"].as_str()?).parent()?.display().to_string())
 }
 
 pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitResult {

@@ -267,6 +267,36 @@ fn approval_by_any_path_to_the_file_counts() {
 }
 
 #[test]
+fn switch_counts_for_the_server_that_the_name_means() {
+    let home = Home::new();
+    let [one, other] = ["one", "other"].map(|name| home.user().join(name));
+    for project in [&one, &other] {
+        fs::create_dir_all(project.join(".git")).expect("is made");
+        project_file(project, &json!({ "toy": { "command": "/no/such" } }));
+        ok(&home, project, &["approve"]);
+    }
+    home.write("config.toml", "[sources.toy]\ncommand = \"/no/such\"\n");
+    // Without a daemon, and with one.
+    ok(&home, &one, &["disable", "toy"]);
+    let d = Daemon::with(|plan| plan.home(&home));
+    let off = || {
+        [&one, &other, &home.user().to_owned()].map(|folder| {
+            let shown = ok(&home, folder, &["get", "toy", "--json"]);
+            let shown: Value = serde_json::from_str(&shown).expect("JSON");
+            shown["state"] == "disabled"
+        })
+    };
+    assert_eq!(off(), [true, false, false]);
+    ok(&home, &one, &["enable", "toy"]);
+    ok(&home, &other, &["disable", "toy"]);
+    assert_eq!(off(), [false, true, false]);
+    let target = |act: &str| format!("/v1/sources/toy/{act}?project={}", other.display());
+    d.post(&target("enable"), &json!({})).ok(200);
+    d.post("/v1/sources/toy/disable", &json!({})).ok(200);
+    assert_eq!(off(), [false, false, true]);
+}
+
+#[test]
 fn adding_a_project_server_approves_no_other() {
     let home = Home::new();
     let project = home.project();

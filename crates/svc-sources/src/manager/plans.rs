@@ -274,8 +274,11 @@ impl SourceManager {
     }
 
     /// Turns a server on or off permanently.
-    pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
-        SourceChoices::change(&self.0.files.home, |choices| choices.set_switch(name, enabled))?;
+    pub fn switch(&self, key: &SourceKey, enabled: bool) -> std::io::Result<()> {
+        let SourceKey { name, project } = key;
+        SourceChoices::change(&self.0.files.home, |choices| {
+            choices.set_switch(name, Some(project), enabled);
+        })?;
         self.reload();
         Ok(())
     }

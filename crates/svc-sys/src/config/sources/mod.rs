@@ -217,8 +217,11 @@ pub struct SourceChoices {
     approved: BTreeMap<PathBuf, String>,
     /// The id of the last approval, by path. It pins the definitions of the file's servers.
     approvals: BTreeMap<PathBuf, String>,
-    /// Switches by server name, which override the entry.
+    /// Switches of earlier versions by server name, for the servers of all files.
     enabled: BTreeMap<String, bool>,
+    /// Switches, which override the entry, by the folder of a project's file and server name. For
+    /// entries of the person's own files and of plugins the folder is empty.
+    switched: BTreeMap<String, BTreeMap<String, bool>>,
 }
 
 pub fn content_hash(text: &str) -> String {
@@ -272,16 +275,25 @@ impl SourceChoices {
         self.approvals.get(path).map_or("", String::as_str)
     }
 
-    pub fn switch(&self, name: &str) -> Option<bool> {
-        self.enabled.get(name).copied()
+    /// The switch of a server that a file in `folder` names; see [`PlannedSource::folder`].
+    pub fn switch(&self, name: &str, folder: Option<&str>) -> Option<bool> {
+        let own = self.switched.get(folder.unwrap_or_default()).and_then(|own| own.get(name));
+        own.or_else(|| self.enabled.get(name)).copied()
     }
 
-    pub fn set_switch(&mut self, name: &str, enabled: bool) {
-        self.enabled.insert(name.to_owned(), enabled);
+    pub fn set_switch(&mut self, name: &str, folder: Option<&str>, enabled: bool) {
+        let own = self.switched.entry(folder.unwrap_or_default().to_owned()).or_default();
+        own.insert(name.to_owned(), enabled);
     }
 
-    pub fn forget(&mut self, name: &str) {
+    pub fn forget(&mut self, name: &str, folder: Option<&str>) {
         self.enabled.remove(name);
+        let folder = folder.unwrap_or_default();
+        let Some(own) = self.switched.get_mut(folder) else { return };
+        own.remove(name);
+        if own.is_empty() {
+            self.switched.remove(folder);
+        }
     }
 }
 
@@ -401,6 +413,24 @@ mod tests {
         assert_eq!(text.get(), document.replace('\n', " "));
         // Not a document, so the reader refuses it.
         assert!(HandedDocument::parse(&HandedDocument::line("{")).is_none());
+    }
+
+    #[test]
+    fn switch_is_that_of_one_file() {
+        let old = r#"{"enabled":{"a":false,"b":false}}"#;
+        let mut choices: SourceChoices = serde_json::from_str(old).expect("is of a version before");
+        let all = |choices: &SourceChoices, name: &str| {
+            [None, Some("/p"), Some("/q")].map(|folder| choices.switch(name, folder))
+        };
+        assert_eq!(all(&choices, "a"), [Some(false); 3]);
+        choices.set_switch("a", Some("/p"), true);
+        assert_eq!(all(&choices, "a"), [Some(false), Some(true), Some(false)]);
+        choices.set_switch("c", None, false);
+        assert_eq!(all(&choices, "c"), [Some(false), None, None]);
+        choices.set_switch("c", Some("/q"), false);
+        choices.forget("c", None);
+        assert_eq!(all(&choices, "c"), [None, None, Some(false)]);
+        assert_eq!(all(&choices, "b"), [Some(false); 3]);
     }
 
     #[test]

@@ -316,7 +316,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                 (Ok(_), Some(winner)) => SourceStanding::Hidden(winner.clone()),
                 (Ok(_), None) if !is_approved => SourceStanding::PendingApproval,
                 (Ok(entry), None) => {
-                    if choices.switch(&name).unwrap_or(entry.enabled) {
+                    if choices.switch(&name, folder.as_deref()).unwrap_or(entry.enabled) {
                         SourceStanding::InForce
                     } else {
                         SourceStanding::Disabled
