@@ -143,6 +143,29 @@ fn server_text_cannot_imitate_the_daemon_for_models() {
     assert!(!told.contains("<system-reminder>") && !told.contains('\u{202e}'), "{told}");
 }
 
+/// Readers of another spelling of the folder end no server.
+#[test]
+fn folder_in_any_spelling_is_one_project() {
+    let home = Home::new();
+    let project = home.project().canonicalize().expect("is there");
+    fs::create_dir_all(project.join("sub")).expect("can be made");
+    let file = project_file(&project, &json!({ "own": entry(&home, &[]) }));
+    approve(&home, &file);
+    let d = with_servers(&home, &json!({}));
+    let root = project.display().to_string();
+    let inside = of_project(&d, "s-1", &root);
+    let pid = in_state(&inside, "own", "connected")["pid"].clone();
+    let reader = d.reader("s-2");
+    for spelled in ["/", "//", "/.", "/./", "/sub/", "/sub/.."] {
+        let seen = reader.get(&format!("/v1/sources/own?project={root}{spelled}")).ok(200);
+        assert_eq!((&seen["pid"], &seen["project"]), (&pid, &json!(root)), "{spelled}");
+        assert_eq!(source(&inside, "own")["pid"], pid, "{spelled}");
+    }
+    let other = of_project(&d, "s-3", &format!("{root}/"));
+    assert_eq!(source(&other, "own")["pid"], pid);
+    assert_eq!(source(&inside, "own")["pid"], pid);
+}
+
 /// Approves a file as `svc mcp approve` does.
 fn approve(home: &Home, file: &std::path::Path) {
     use sha2::{Digest as _, Sha256};

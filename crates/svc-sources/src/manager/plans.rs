@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::Path,
+    path::{Component, Path},
     sync::{Arc, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -89,21 +89,25 @@ impl SourceManager {
     /// The plan of a folder, which is read on its first use.
     pub(super) fn plan(&self, folder: Option<&str>) -> Arc<FolderPlan> {
         let folder = folder.unwrap_or_default();
-        let known = || {
+        let known = |folder: &str| {
             let plans = self.0.plans.read().unwrap_or_else(PoisonError::into_inner);
             plans.get(folder).cloned()
         };
-        known().unwrap_or_else(|| {
-            self.load(folder);
-            known().unwrap_or_default()
+        known(folder).unwrap_or_else(|| {
+            let folder = &plain_folder(folder);
+            known(folder).unwrap_or_else(|| {
+                self.load(folder);
+                known(folder).unwrap_or_default()
+            })
         })
     }
 
     /// The plan from the present content of a folder's files: for people who have just changed
     /// them, and for a call of a tool that the plan does not have.
     fn plan_now(&self, folder: Option<&str>) -> Arc<FolderPlan> {
-        self.refresh(folder.unwrap_or_default());
-        self.plan(folder)
+        let folder = &plain_folder(folder.unwrap_or_default());
+        self.refresh(folder);
+        self.plan(Some(folder))
     }
 
     fn refresh(&self, folder: &str) {
@@ -282,6 +286,17 @@ impl SourceManager {
         self.reload();
         Ok(())
     }
+}
+
+/// One spelling of a folder's path for all: two plans that differ in the spelling alone would each
+/// end the servers of the other. Links stay, as approvals and the projects of sessions are by the
+/// path that a person or a client uses; with `..`, only the system knows which folder is meant.
+fn plain_folder(folder: &str) -> String {
+    let path = Path::new(folder);
+    let goes_up = path.components().any(|part| part == Component::ParentDir);
+    let real = goes_up.then(|| run_blocking(|| path.canonicalize()).ok()).flatten();
+    let plain = real.unwrap_or_else(|| path.components().collect());
+    plain.into_os_string().into_string().unwrap_or_else(|_| folder.to_owned())
 }
 
 /// The caller's server whose prefix a tool's name has, and why it does not run, if no server of
@@ -470,5 +485,36 @@ impl Drop for CallMeter {
         };
         // In a flood calls are counted, but their events may be dropped.
         state.events.try_send((self.spec.key.clone(), event)).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain_folder;
+
+    #[test]
+    fn folder_has_one_spelling() {
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path().canonicalize().expect("is there");
+        std::fs::create_dir_all(base.join("p/sub")).expect("can be made");
+        std::os::unix::fs::symlink(base.join("p/sub"), base.join("link")).expect("can be made");
+        let base = base.to_str().expect("text");
+        for (spelled, plain) in [
+            ("p", "p"),
+            ("p/", "p"),
+            ("p/.", "p"),
+            (".//p/./sub//", "p/sub"),
+            ("p/sub/..", "p"),
+            ("link", "link"),
+            ("link/", "link"),
+            // Not the folder of the link.
+            ("link/..", "p"),
+            ("gone/", "gone"),
+            ("gone/..", "gone/.."),
+        ] {
+            let (spelled, plain) = (format!("{base}/{spelled}"), format!("{base}/{plain}"));
+            assert_eq!(plain_folder(&spelled), plain, "{spelled}");
+        }
+        assert_eq!(["", "/", "//"].map(plain_folder), ["", "/", "/"]);
     }
 }
