@@ -143,6 +143,47 @@ fn server_text_cannot_imitate_the_daemon_for_models() {
     assert!(!told.contains("<system-reminder>") && !told.contains('\u{202e}'), "{told}");
 }
 
+/// Whether a project's file with a bad entry is approved or not.
+#[test]
+fn bad_entry_of_a_project_takes_over_no_name() {
+    let home = Home::new();
+    let project = home.project();
+    let file = project_file(&project, &json!({ "toy": { "command": 3 }, "lone": {} }));
+    let d = with_servers(&home, &json!({}));
+    let add = json!({ "toy": entry(&home, &[]) });
+    let args = add["toy"]["args"].clone();
+    home.write("config.toml", &format!("[sources.toy]\ncommand = \"python3\"\nargs = {args}\n"));
+    let inside = of_project(&d, "s-1", &project.display().to_string());
+    let target = |act: &str| format!("/v1/sources/toy{act}?project={}", project.display());
+    for is_approved in [false, true] {
+        if is_approved {
+            approve(&home, &file);
+        }
+        let own = in_state(&inside, "toy", "connected");
+        assert_eq!(own["from"], json!(home.path("config.toml")), "{own}");
+        assert_ne!(call(&inside, "toy__pid", &json!({}))["result"]["isError"], true);
+        d.post(&target("/reconnect"), &json!({})).ok(200);
+        assert_eq!(d.post(&target("/disable"), &json!({})).ok(200)["state"], "disabled");
+        let error = failed(&call(&inside, "toy__pid", &json!({})));
+        assert_eq!(error["allowed"]["state"], "disabled", "{error}");
+        d.post(&target("/enable"), &json!({})).ok(200);
+    }
+    assert_eq!(source(&inside, "lone")["state"], "misconfigured");
+}
+
+/// A server that is turned off hides no reason, whatever waits beside it.
+#[test]
+fn disabled_server_keeps_its_reason_beside_one_that_waits() {
+    let home = Home::new();
+    let project = home.project();
+    project_file(&project, &json!({ "toy": entry(&home, &[]) }));
+    home.write("config.toml", "[sources.toy]\ncommand = \"cat\"\nenabled = false\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    let inside = of_project(&d, "s-1", &project.display().to_string());
+    let error = failed(&call(&inside, "toy__pid", &json!({})));
+    assert_eq!(error["allowed"]["state"], "disabled", "{error}");
+}
+
 /// Readers of another spelling of the folder end no server.
 #[test]
 fn folder_in_any_spelling_is_one_project() {

@@ -40,13 +40,8 @@ pub struct FolderSources {
 impl FolderSources {
     /// All servers, also hidden ones.
     pub fn views(&self) -> Vec<SourceView> {
-        self.keyed_views().into_iter().map(|(_, view)| view).collect()
-    }
-
-    fn keyed_views(&self) -> Vec<(SourceKey, SourceView)> {
         let state = self.manager.state();
-        let sources = self.plan.sources.iter();
-        sources.map(|planned| (key_of(planned), self.view(&state, planned))).collect()
+        self.plan.sources.iter().map(|planned| self.view(&state, planned)).collect()
     }
 
     pub fn problems(&self) -> &[String] {
@@ -134,12 +129,11 @@ impl FolderSources {
     }
 
     fn find_keyed(&self, name: &str) -> Option<(SourceKey, SourceView)> {
-        let named = self.keyed_views().into_iter().filter(|(key, _)| key.name == name);
-        let mut views = named.collect::<Vec<_>>();
-        let best = views.iter().position(|(_, view)| {
-            !matches!(view.state, SourceState::Hidden | SourceState::PendingApproval)
-        });
-        (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
+        let planned = self.plan.meant(name).or_else(|| {
+            // All entries of the name are bad.
+            self.plan.sources.iter().find(|planned| planned.name == name)
+        })?;
+        Some((key_of(planned), self.view(&self.manager.state(), planned)))
     }
 
     /// The changes that wait for a person's approval, and their digest: the entries of a project's

@@ -306,7 +306,9 @@ fn status_of_disabled(plan: &SourcePlan, tool: &str) -> Option<(String, SourceSt
     if named.clone().any(|planned| planned.standing == SourceStanding::InForce) {
         return None;
     }
-    let planned = named.find(|planned| !matches!(planned.standing, SourceStanding::Hidden(_)))?;
+    // If none is meant, all are bad.
+    let meant = named.clone().find_map(|planned| plan.meant(&planned.name));
+    let planned = meant.or_else(|| named.next())?;
     Some((planned.name.clone(), standing_status(planned)))
 }
 
