@@ -231,6 +231,20 @@ fn call_waits_for_a_server_that_was_never_connected() {
 }
 
 #[test]
+fn tool_call_waits_for_a_server_that_was_never_connected() {
+    let home = Home::new();
+    let project = home.project();
+    let file = project_file(&project, &json!({ "own": entry(&home, &[]) }));
+    let d = with_servers(&home, &json!({}));
+    let inside = of_project(&d, "s-1", &project.display().to_string());
+    approve(&home, &file);
+    let pid = said(&call(&inside, "ToolCall", &json!({ "name": "own__pid" })));
+    assert_eq!(source(&inside, "own")["pid"].to_string(), pid);
+    let unknown = failed(&call(&inside, "ToolCall", &json!({ "name": "own__nothing" })));
+    assert_eq!(unknown["type"], "not_found", "{unknown}");
+}
+
+#[test]
 fn call_to_a_server_that_never_worked_has_its_reason() {
     let home = Home::new();
     let mut unset = entry(&home, &[]);

@@ -155,12 +155,14 @@ impl Catalogue {
     }
 
     /// The call that a call of `tool` with these parameters requests; `None` if `tool` is not
-    /// `ToolCall`, or if its arguments are wrong, which its own run reports.
-    pub fn called_by(
+    /// `ToolCall`, or if its arguments are wrong, which its own run reports. Waits for the requested
+    /// tool like [`Self::find_soon`].
+    pub async fn called_by(
         &self,
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
+        bound: Duration,
     ) -> Option<DelegatedCall> {
         let arguments = params.get("arguments").and_then(Value::as_object);
         let arguments = arguments.filter(|_| tool.name() == TOOL_CALL)?;
@@ -168,6 +170,8 @@ impl Catalogue {
         if !arguments.keys().all(is_known) {
             return None;
         }
+        let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
+        self.find_soon(caller, name, bound).await;
         self.delegated(caller, arguments).ok()
     }
 

@@ -155,8 +155,8 @@ impl McpServer {
         if let RequestOrigin::Modern(_) = origin {
             check_argument_headers(headers, &tool, &request.params)?;
         }
-        let delegated = self.catalogue.called_by(caller, &tool, &request.params);
-        let Some(DelegatedCall { tool, arguments }) = delegated else { return Ok(Ok(tool)) };
+        let delegated = self.catalogue.called_by(caller, &tool, &request.params, FIRST_LISTS);
+        let Some(DelegatedCall { tool, arguments }) = delegated.await else { return Ok(Ok(tool)) };
         request.params.insert("name".to_owned(), tool.name().into());
         request.params.insert("arguments".to_owned(), arguments.into());
         Ok(Ok(tool))
