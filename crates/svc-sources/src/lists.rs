@@ -395,7 +395,12 @@ pub(super) struct OfferedTools {
     pub(super) problems: Vec<String>,
 }
 
-pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools {
+/// The tools of a server, under names that are free: `is_taken` knows those of other servers.
+pub(super) fn tools_of(
+    spec: &SourceSpec,
+    lists: &OfferedLists,
+    is_taken: &dyn Fn(&str) -> bool,
+) -> OfferedTools {
     let mut all = OfferedTools::default();
     for offered in &lists.tools {
         let Some(own_name) = name_of(offered) else {
@@ -410,12 +415,13 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
             all.problems.push(format!("the tool {own_name:?} is left out: {problem}"));
             continue;
         }
-        let name = child_tool_name(&spec.key.name, own_name, &|name| all.tools.contains_key(name));
+        let is_known = |name: &str| is_taken(name) || all.tools.contains_key(name);
+        let name = child_tool_name(&spec.key.name, own_name, &is_known);
         if quote::plain(&name) != name {
             all.problems.push(format!("the tool {own_name:?} is left out: its name imitates svc"));
             continue;
         }
-        if all.tools.contains_key(&name) {
+        if is_known(&name) {
             all.problems.push(format!("the tool {own_name:?} is left out: it is there twice"));
             continue;
         }
@@ -644,7 +650,7 @@ mod tests {
             .into(),
             ..OfferedLists::default()
         };
-        let offered = tools_of(&spec, &lists);
+        let offered = tools_of(&spec, &lists, &|_| false);
         let names: Vec<_> = offered.tools.keys().map(String::as_str).collect();
         assert_eq!(names.len(), 3, "{names:?}");
         assert_eq!(names[..2], ["s__a_b", names[1]]);

@@ -105,6 +105,24 @@ fn lists_have_tools_as_their_server_declares_them() {
     assert!(before < 200);
 }
 
+/// `_pid` of `a` and `pid` of `a_` would have one name.
+#[test]
+fn tools_of_two_servers_never_share_a_name() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "a": entry(&home, &[]), "a_": entry(&home, &[]) }));
+    in_state(&d, "a", "connected");
+    let pid = in_state(&d, "a_", "connected")["pid"].to_string();
+    assert_eq!(said(&call(&d, "a___pid", &json!({}))), pid, "the name is free");
+    assert_eq!(said(&call(&d, "a__grow", &json!({ "value": "_pid" }))), "grown");
+    let is_there = || call(&d, "a___pid", &json!({}));
+    until(SOON, || (said(&is_there()) == "called _pid").then_some(()));
+    // The first 8 digits of the SHA-256 of `a___pid`.
+    let other = "a___pid_f6f3ebe7";
+    assert_eq!(said(&call(&d, other, &json!({}))), pid);
+    let tools = d.get("/v1/tools?limit=500").ok(200).to_string();
+    assert!(tools.contains(other), "{tools}");
+}
+
 #[test]
 fn call_in_a_killed_server_is_never_repeated() {
     let home = Home::new();

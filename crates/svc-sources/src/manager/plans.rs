@@ -164,13 +164,13 @@ impl SourceManager {
             let tools = if spec.is_builtin() {
                 core_tools(self, spec)
             } else {
-                server_tools(self, spec, tools_of(spec, &state.shown(spec)))
+                server_tools(self, spec, tools_of(spec, &state.shown(spec), &|_| false))
             };
             (key.clone(), tools)
         });
         state.tools = tools.collect();
         let plans = state.named.iter().map(|(folder, named)| {
-            (folder.clone(), Arc::new(folder_plan(state, Arc::clone(&named.plan))))
+            (folder.clone(), Arc::new(folder_plan(self, state, Arc::clone(&named.plan))))
         });
         let plans: HashMap<String, Arc<FolderPlan>> = plans.collect();
         let before = {
@@ -317,13 +317,25 @@ fn specs_in_force(plan: &SourcePlan) -> impl Iterator<Item = SourceSpec> {
     in_force.filter_map(SourceSpec::parse)
 }
 
-fn folder_plan(state: &ManagedSources, plan: Arc<SourcePlan>) -> FolderPlan {
+fn folder_plan(
+    manager: &SourceManager,
+    state: &ManagedSources,
+    plan: Arc<SourcePlan>,
+) -> FolderPlan {
     let (mut servers, mut tools) = (Vec::new(), BTreeMap::new());
     for spec in specs_in_force(&plan) {
         let Some(spec) = state.wanted.get(&spec.key) else { continue };
-        let own = state.tools.get(&spec.key).into_iter().flat_map(|own| own.tools.iter());
-        tools.extend(own.map(|(name, tool)| (name.clone(), Arc::clone(tool))));
-        servers.push((Arc::clone(spec), state.shown(spec)));
+        let shown = state.shown(spec);
+        let own = state.tools.get(&spec.key).map(|own| Arc::clone(&own.tools)).unwrap_or_default();
+        let is_taken = |name: &str| tools.contains_key(name);
+        // `_x` of a server `a` and `x` of a server `a_` are both `a___x`.
+        let own = if own.keys().any(|name| is_taken(name)) {
+            server_tools(manager, spec, tools_of(spec, &shown, &is_taken)).tools
+        } else {
+            own
+        };
+        tools.extend(own.iter().map(|(name, tool)| (name.clone(), Arc::clone(tool))));
+        servers.push((Arc::clone(spec), shown));
     }
     FolderPlan { plan, servers, tools: Arc::new(tools) }
 }
