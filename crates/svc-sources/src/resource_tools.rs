@@ -116,7 +116,7 @@ fn list(
     if let Some(wanted) = &input.server
         && !servers.iter().any(|(server, _)| server == wanted)
     {
-        return Err(unknown(wanted, servers.iter().map(|(server, _)| server.as_str())));
+        return Err(missing(sources, call, wanted, &servers));
     }
     let resources: Vec<ServerResource> = servers
         .iter()
@@ -142,8 +142,17 @@ impl ServerResource {
     }
 }
 
-fn unknown<'a>(server: &str, known: impl Iterator<Item = &'a str>) -> Failure {
-    let known: Vec<&str> = known.collect();
+/// Why a server is not among the caller's.
+fn missing(
+    sources: &SourceManager,
+    call: &Call,
+    server: &str,
+    servers: &[(String, Vec<Value>)],
+) -> Failure {
+    if let Some(absence) = sources.server_absence(&call.caller, server) {
+        return absence.into();
+    }
+    let known: Vec<&str> = servers.iter().map(|(server, _)| server.as_str()).collect();
     let server: String = server.chars().take(32).collect();
     let text = format!("server: there is no server {server:?}");
     field_error(ErrorType::NotFound, "server", text).allowed(json!(known)).into()
@@ -165,8 +174,7 @@ async fn read(
     }
     let servers = sources.of_caller(&call.caller);
     let Some(instance) = servers.instance_of(call, &server) else {
-        let servers = servers.resources_by_server();
-        return Err(unknown(&server, servers.iter().map(|(server, _)| server.as_str())));
+        return Err(missing(sources, call, &server, &servers.resources_by_server()));
     };
     if !servers.may_read_resource(&server, &uri) {
         let text = format!("server {server} has no approved resource {uri}");

@@ -335,7 +335,8 @@ fn call_ends_at_its_deadline_and_on_cancel() {
 #[test]
 fn models_list_and_read_resources_of_servers() {
     let home = Home::new();
-    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let off = json!({ "command": "cat", "enabled": false });
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]), "off": off }));
     in_state(&d, "toy", "connected");
     let of = |tool: &str, arguments: Value| {
         let answer = call(&d, tool, &arguments);
@@ -359,6 +360,15 @@ fn models_list_and_read_resources_of_servers() {
         (&unknown["error"]["type"], &unknown["error"]["allowed"]),
         (&json!("not_found"), &json!(["toy"]))
     );
+    for tool in ["ListMcpResources", "ReadMcpResource"] {
+        let mut arguments = json!({ "server": "off" });
+        if tool == "ReadMcpResource" {
+            arguments["uri"] = json!("toy://one");
+        }
+        let off = of(tool, arguments)["error"].clone();
+        let said = (&off["type"], &off["allowed"]["state"]);
+        assert_eq!(said, (&json!("unavailable"), &json!("disabled")), "{off}");
+    }
     let missing = of("ReadMcpResource", json!({ "server": "toy", "uri": "toy://two" }));
     assert_eq!(missing["error"]["type"], "not_found", "{missing}");
 }

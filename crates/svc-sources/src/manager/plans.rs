@@ -271,6 +271,14 @@ impl SourceManager {
         CallerSources { manager: self.clone(), servers }
     }
 
+    /// Why the caller's server of this name does not run; `None` if there is none, or if it is to
+    /// run.
+    pub(crate) fn server_absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
+        let plan = &self.plan(caller.folder()).plan;
+        let (server, status) = status_of_disabled(plan, |server| server == name)?;
+        Some(unavailable(&server, &status))
+    }
+
     /// The servers in the files for callers of a folder, from the files' present content.
     pub fn in_folder(&self, folder: Option<&str>) -> FolderSources {
         let plan = Arc::clone(&self.plan_now(folder).plan);
@@ -299,10 +307,13 @@ fn plain_folder(folder: &str) -> String {
     plain.into_os_string().into_string().unwrap_or_else(|_| folder.to_owned())
 }
 
-/// The caller's server whose prefix a tool's name has, and why it does not run, if no server of
-/// that name is to run.
-fn status_of_disabled(plan: &SourcePlan, tool: &str) -> Option<(String, SourceStatus)> {
-    let mut named = plan.sources.iter().filter(|planned| is_tool_of(tool, &planned.name));
+/// The caller's server whose name is wanted, and why it does not run, if no server of that name is
+/// to run.
+fn status_of_disabled(
+    plan: &SourcePlan,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Option<(String, SourceStatus)> {
+    let mut named = plan.sources.iter().filter(|planned| is_wanted(&planned.name));
     if named.clone().any(|planned| planned.standing == SourceStanding::InForce) {
         return None;
     }
@@ -386,7 +397,8 @@ impl ChildTools for SourceManager {
         if let Some((server, status)) = self.status_of_unlisted(caller, name) {
             return (status.state != SourceState::Connected).then(|| unavailable(&server, &status));
         }
-        let (server, status) = status_of_disabled(&self.plan(caller.folder()).plan, name)?;
+        let plan = &self.plan(caller.folder()).plan;
+        let (server, status) = status_of_disabled(plan, |server| is_tool_of(name, server))?;
         Some(unavailable(&server, &status))
     }
 
