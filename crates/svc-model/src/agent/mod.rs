@@ -48,6 +48,12 @@ impl AgentBackend {
         }
     }
 
+    /// Whether an agent takes input into the turn under way. Of another one, the host makes it the
+    /// next turn.
+    pub const fn takes_steers(self) -> bool {
+        matches!(self, Self::Claude | Self::Codex | Self::Exec)
+    }
+
     /// Whether the vendor has a switch that turns off all requests for permission.
     pub const fn has_bypass(self) -> bool {
         matches!(self, Self::Claude | Self::Codex | Self::Gemini)

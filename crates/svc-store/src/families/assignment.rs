@@ -100,20 +100,20 @@ impl AssignmentWrites<'_> {
             "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
     }
 
-    /// The chain of waits that begins at a session: the sessions that it waits for, those that they
-    /// wait for, and so on. Unrelated waits are not read, so the cost does not grow with their
-    /// number.
+    /// The chain of waits that begins at a session: the sessions whose reply it waits for, those
+    /// that they wait for, and so on. Unrelated waits are not read, so the cost does not grow with
+    /// their number.
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>> {
         Ok(query!(all(), self.tx.direct,
             r#"with recursive waiter(session) as (
                 select ?1
                 union
                 select r.target_session from waiter cross join assignment r on r.source_session = waiter.session
-                where r.waits_until > ?2 and r.ended_at is null and r.target_session <> ''
+                where r.waits_until > ?2 and r.ended_at is null and r.target_session <> '' and r.mode <> 'steer'
             )
             select r.source_session as "waiter!", r.target_session as "awaited!"
             from waiter cross join assignment r on r.source_session = waiter.session
-            where r.waits_until > ?2 and r.ended_at is null and r.target_session <> ''"#; session, self.tx.now))
+            where r.waits_until > ?2 and r.ended_at is null and r.target_session <> '' and r.mode <> 'steer'"#; session, self.tx.now))
     }
 
     /// How often a session has sent to a peer since `since`, including its answers by a call.
@@ -186,6 +186,7 @@ impl AssignmentReads<'_> {
             r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
             from assignment
             where source_session = ? and waits_until > ? and ended_at is null and message_id is not null
+                and mode <> 'steer'
             order by id limit 1"#; session, now);
         Ok(awaited.map(|row| (row.session, row.since, row.until)))
     }

@@ -431,11 +431,11 @@ pub(super) const OWN: &[(&str, &str)] = &[
     select $1::text collate "C"
     union
     select r.target_session from waiter join assignment r on r.source_session = waiter.session
-    where r.waits_until > $2 and r.ended_at is null and r.target_session <> ''
+    where r.waits_until > $2 and r.ended_at is null and r.target_session <> '' and r.mode <> 'steer'
 )
 select r.source_session as "waiter!", r.target_session as "awaited!"
 from waiter join assignment r on r.source_session = waiter.session
-where r.waits_until > $2 and r.ended_at is null and r.target_session <> ''"#,
+where r.waits_until > $2 and r.ended_at is null and r.target_session <> '' and r.mode <> 'steer'"#,
     ),
     // Full-text search: SQLite's index splits each text into its terms, which are words without
     // punctuation, separated by spaces. `ghap_posting` holds the same terms.

@@ -263,9 +263,15 @@ impl Conversations {
             return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
         let is_busy = match &target.agent {
-            // Unless the state is idle, the host knows whether a turn is under way.
-            Some(agent) => agent.info.state != AgentState::Idle,
-            None => matches!(target.peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting),
+            // In other states the host knows whether a turn is under way. At a usage limit the host
+            // gets no messages.
+            Some(agent) => !matches!(agent.info.state, AgentState::Idle | AgentState::Limited),
+            // A session that waits for the end of a usage limit is in no turn.
+            None => {
+                let peer = &target.peer.peer;
+                peer.status == PeerStatus::Busy
+                    || peer.status == PeerStatus::Waiting && !peer.is_limited()
+            }
         };
         if input.mode == RunMode::Steer && !is_busy {
             let error = format!("{key} is in no turn that could be steered: use mode followup");
@@ -289,11 +295,11 @@ impl Conversations {
         }
         // Read before the send: afterwards the session may already be in the turn that the message
         // begins.
-        let when = match input.mode {
-            RunMode::Steer => ExpectedDelivery::Now,
-            RunMode::Followup | RunMode::Notify => {
-                self.when(caller, &target.peer.peer.peer_id).await?
-            }
+        let joins_turn = input.mode == RunMode::Steer
+            && target.agent.as_ref().is_some_and(|agent| agent.info.backend.takes_steers());
+        let when = match self.when(caller, &target.peer.peer.peer_id).await? {
+            ExpectedDelivery::NextTurn if joins_turn => ExpectedDelivery::Now,
+            when => when,
         };
         let job = SendJob {
             core: self.core.clone(),
@@ -431,9 +437,10 @@ impl SendJob {
     async fn run(self, tx: &mut WriteTx) -> Result<SentRun, SendError> {
         let now = tx.now();
         let waits_until = match self.input.mode {
-            RunMode::Steer => Some(now.plus(STEER_WITHIN)),
-            RunMode::Followup if !self.max_wait.is_zero() => Some(now.plus(self.max_wait)),
-            _ => None,
+            RunMode::Notify => None,
+            _ if self.max_wait.is_zero() => None,
+            RunMode::Steer => Some(now.plus(STEER_WITHIN.min(self.max_wait))),
+            RunMode::Followup => Some(now.plus(self.max_wait)),
         };
         if let Some(known) = self.known(tx, waits_until).await? {
             return Ok(known);
@@ -527,8 +534,11 @@ impl SendJob {
         rate(tx, &self.core, &self.requester, &self.target.peer).await
     }
 
-    /// Refuses a wait for a session that waits for the sender.
+    /// Refuses a wait for a session that waits for the sender. A steer waits for no reply.
     async fn check_circle(&self, tx: &mut WriteTx) -> Result<(), SendError> {
+        if self.input.mode == RunMode::Steer {
+            return Ok(());
+        }
         let (source, target) = (&self.requester.key, &self.target.session);
         let waits = tx.assignments().waits_from(target).await?;
         let Some(path) = wait_cycle(&waits, source, target) else { return Ok(()) };
@@ -550,5 +560,83 @@ impl SendJob {
                 Ok(own.peer_id)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use svc_model::AgentId;
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::{
+        Services,
+        testing::{insert_agent, opened},
+    };
+
+    const AGENT: &str = "agent:pair:one";
+
+    /// The running agent `ag_1`, with its peer.
+    async fn with_agent() -> (TestStore, Services) {
+        let (test, services) = opened().await;
+        insert_agent(&test).await;
+        let core = services.conversations.core.clone();
+        let peer = test.store.write(job!(|tx| {
+            let row = tx.agents().get(&AgentId::from("ag_1".to_owned())).await?;
+            team::hosted_peer(tx, &core, &row.expect("it is stored"), None).await?;
+            Ok::<_, Error>(())
+        }));
+        peer.await.unwrap();
+        (test, services)
+    }
+
+    async fn send(services: &Services, mode: &str, max_wait: Duration) -> SessionReply {
+        let input = json!({ "sessionKey": AGENT, "message": "x", "mode": mode });
+        let input = serde_json::from_value(input).unwrap();
+        let sent = services.conversations.send(&Caller::Operator, None, input, max_wait).await;
+        sent.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn steer_is_no_wait_for_a_reply() {
+        let (test, services) = with_agent().await;
+        test.execute(
+            "insert into assignment (run_id, mode, state, source_session, target_session, waits_until, created_at)
+            values ('run_1', 'steer', 'sent', 'agent:pair:one', 'operator', 9000000000000, 1);",
+        )
+        .await;
+        let asked = send(&services, "followup", Duration::from_millis(1)).await;
+        assert_eq!(asked.status, SendStatus::Accepted, "nobody waits for it: {asked:?}");
+        test.execute("update assignment set mode = 'followup' where run_id = 'run_1'").await;
+        let asked = send(&services, "followup", Duration::from_millis(1)).await;
+        assert_eq!(asked.reason.as_deref(), Some("wait_cycle"), "{asked:?}");
+        for max_wait in [Duration::ZERO, Duration::from_millis(1)] {
+            let steered = send(&services, "steer", max_wait).await;
+            assert_eq!(steered.status, SendStatus::Accepted, "{steered:?}");
+            let run = test.store.assignments().get(&steered.run_id).await.unwrap().unwrap();
+            assert_eq!((run.waits_until, run.answered), (None, Some(RunState::Queued)));
+        }
+    }
+
+    #[tokio::test]
+    async fn steer_says_now_if_the_turn_takes_it() {
+        let (test, services) = with_agent().await;
+        for (change, when) in [
+            ("update agent set backend = 'claude'", ExpectedDelivery::Now),
+            ("update agent set backend = 'codex'", ExpectedDelivery::Now),
+            ("update agent set backend = 'exec'", ExpectedDelivery::Now),
+            ("update agent set backend = 'acp'", ExpectedDelivery::NextTurn),
+            ("update agent set backend = 'gemini'", ExpectedDelivery::NextTurn),
+            ("update agent set backend = 'opencode'", ExpectedDelivery::NextTurn),
+        ] {
+            test.execute(change).await;
+            let steered = send(&services, "steer", Duration::ZERO).await;
+            assert_eq!(steered.status, SendStatus::Accepted, "{steered:?}");
+            assert_eq!(steered.delivery.unwrap().when, when, "{change}");
+        }
+        test.execute("update agent set state = 'limited'").await;
+        let refused = send(&services, "steer", Duration::ZERO).await;
+        assert_eq!(refused.reason.as_deref(), Some("not_running"), "{refused:?}");
     }
 }

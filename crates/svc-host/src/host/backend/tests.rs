@@ -123,6 +123,17 @@ fn denied_call_does_not_end_the_turn() {
 }
 
 #[test]
+fn backends_take_steers_as_the_model_says() {
+    for backend in AgentBackend::ALL {
+        let mut protocol = protocol_of(&spec(backend));
+        let input = PromptInput { text: "x", message_id: "msg_1" };
+        // Codex has none before the turn has an id.
+        let takes = backend == AgentBackend::Codex || protocol.steer(&input, &mut Effects::new());
+        assert_eq!(takes, backend.takes_steers(), "{backend}");
+    }
+}
+
+#[test]
 fn interrupted_turn_is_followed_by_another() {
     for backend in VENDORS {
         let effects = replay(backend, "interrupt", RequestOptionKind::AllowOnce);
