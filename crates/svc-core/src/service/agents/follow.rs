@@ -329,7 +329,7 @@ impl AgentFollower {
             for (mut event, offset) in end.into_iter().zip(head + 1..) {
                 event["agent_id"] = key.as_str().into();
                 event["offset"] = offset.into();
-                event["timestamp"] = tx.now().as_millis().into();
+                event["timestamp"] = serde_json::json!(tx.now());
                 let kind = event["type"].as_str().unwrap_or_default().to_owned();
                 events.push(NewEvent::new(kind, &event));
             }
@@ -490,6 +490,24 @@ mod tests {
         let follower = AgentFollower::new(&services.agents, &id);
         follower.end_as(AgentState::Lost, "its host is gone".to_owned()).await.unwrap();
         assert_eq!(test.store.inboxes().count_mail(&peer).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn events_that_the_daemon_numbers_have_the_time_as_text() {
+        let (test, services) = opened().await;
+        insert_agent(&test).await;
+        let follower = AgentFollower::new(&services.agents, &AgentId::from("ag_1".to_owned()));
+        follower.end_as(AgentState::Lost, "its host is gone".to_owned()).await.unwrap();
+        let stream = StreamName::fixed("agent/ag_1");
+        let view = test.store.streams().view(&stream).await.unwrap().unwrap();
+        let take = svc_store::PageSize::rows(10);
+        let page = test.store.events().of_stream(view.id, &stream, 0, None, take).await.unwrap();
+        let now = json!(services.now());
+        for event in &page.rows {
+            let data: serde_json::Value = serde_json::from_str(&event.data).unwrap();
+            assert_eq!(data["timestamp"], now, "{data}");
+        }
+        assert_eq!(page.rows.len(), 2);
     }
 
     /// The end of the agent was stored, and the answer to that was lost.
