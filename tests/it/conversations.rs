@@ -414,6 +414,86 @@ fn sends_of_a_pair_are_bounded_per_minute() {
 
 /// An answer by a call counts as a send; the last text of a turn does not.
 #[test]
+fn session_at_its_usage_limit_is_in_no_turn_to_steer() {
+    let d = world("");
+    let project = json!("/nowhere/p");
+    let claude = d.mint("s-claude", &project, &[]);
+    hook(&claude, "s-claude", "SessionStart", &json!({ "source": "startup" }));
+    hook(&claude, "s-claude", "UserPromptSubmit", &json!({ "prompt": "go" }));
+    let steer = json!({
+        "sessionKey": "agent:claude:s-claude", "message": "x", "mode": "steer", "timeoutSeconds": 0,
+    });
+    let steered = d.done("sessions_send", &steer);
+    assert_eq!(
+        (&steered["status"], &steered["delivery"]["when"]),
+        (&json!("accepted"), &json!("now")),
+        "{steered}"
+    );
+    let refused =
+        json!({ "error": "rate_limit", "last_assistant_message": "You've hit your limit" });
+    hook(&claude, "s-claude", "StopFailure", &refused);
+    let steered = d.done("sessions_send", &steer);
+    assert_eq!(
+        (&steered["status"], &steered["reason"]),
+        (&json!("error"), &json!("not_running")),
+        "{steered}"
+    );
+}
+
+/// Two attended sessions, `s-a` and `s-b`.
+fn two_sessions(d: &Daemon) -> ([Caller; 2], [&'static str; 2]) {
+    let sessions = ["s-a", "s-b"].map(|session| {
+        let caller = d.mint(session, &json!("/nowhere/p"), &[]);
+        hook(&caller, session, "SessionStart", &json!({ "source": "startup" }));
+        caller
+    });
+    (sessions, ["agent:claude:s-a", "agent:claude:s-b"])
+}
+
+#[test]
+fn only_a_question_is_answered_against_the_allowed_direction() {
+    let d = world("[sessions]\nallow = [\"agent:claude:s-a->*\"]");
+    let ([alice, bob], [to_alice, to_bob]) = two_sessions(&d);
+    let words = |mode: &str| json!({ "sessionKey": to_bob, "message": "x", "mode": mode, "timeoutSeconds": 0 });
+    let told = alice.done("sessions_send", &words("notify"));
+    let asked = alice.done("sessions_send", &words("followup"));
+    let answer = |to: &Value| {
+        bob.done("sessions_send", &json!({ "inReplyTo": to["messageId"], "message": "well" }))
+    };
+    let refusal = (json!("forbidden"), json!("agent_to_agent_not_allowed"));
+    for refused in [send(&bob, to_alice, "x", 0), answer(&told)] {
+        assert_eq!((&refused["status"], &refused["reason"]), (&refusal.0, &refusal.1), "{refused}");
+    }
+    let answered = answer(&asked);
+    assert_eq!(answered["status"], "accepted", "{answered}");
+    // The person is no session that the setting names.
+    let tell = json!({ "text": "x", "type": "notification" });
+    let peer = text(&crate::expect::peer_of(&d, "s-b").expect("it is known"), "peer_id");
+    let told = d.post(&format!("/v1/peers/{peer}/messages"), &tell).ok(200);
+    let answered = answer(&json!({ "messageId": told["id"] }));
+    assert_eq!(answered["status"], "accepted", "{answered}");
+}
+
+#[test]
+fn key_of_a_send_stands_for_no_answer_and_the_other_way_round() {
+    let d = world("");
+    let ([alice, bob], [to_alice, to_bob]) = two_sessions(&d);
+    let question = text(&send(&alice, to_bob, "well?", 0), "messageId");
+    let answer =
+        |key: &str| json!({ "inReplyTo": question, "message": "yes", "idempotencyKey": key });
+    let tell = |key: &str| json!({ "sessionKey": to_alice, "message": "no", "timeoutSeconds": 0, "idempotencyKey": key });
+    for (first, other) in [(answer("k"), tell("k")), (tell("l"), answer("l"))] {
+        let sent = bob.done("sessions_send", &first);
+        assert_eq!(sent["status"], "accepted", "{sent}");
+        let refused = error(&bob, "sessions_send", &other);
+        assert_eq!(refused["type"], "conflict", "{refused}");
+        assert!(text(&refused, "message").contains(&text(&sent, "messageId")), "{refused}");
+        let again = bob.done("sessions_send", &first);
+        assert_eq!(again["messageId"], sent["messageId"], "{again}");
+    }
+}
+
+#[test]
 fn explicit_answers_count_as_sends() {
     let mut d = with_config(&config(""));
     let project = json!("/nowhere/p");

@@ -238,6 +238,28 @@ impl Conversations {
         })
     }
 
+    /// Whether the settings let the caller send to a session.
+    fn may_send(&self, requester: &ConversationCaller, target: &SessionRow) -> Result<(), Refusal> {
+        if requester.sees_all {
+            return Ok(());
+        }
+        let (key, agent_id) = (target.key(), target.agent_id());
+        let to = SessionParty { key: &key, agent_id: &agent_id };
+        let from = SessionParty { key: &requester.key, agent_id: &requester.agent_id };
+        self.policy().may_send(from, to).map_err(Refusal::forbidden)
+    }
+
+    /// Like [`Self::may_send`], for the session of a peer. The person's peer has none.
+    async fn denied_to(
+        &self,
+        requester: &ConversationCaller,
+        to: &PeerId,
+    ) -> Result<Option<Refusal>> {
+        let peer = self.core.store.peers().get(to).await?;
+        let sessions = self.sessions_of(peer.into_iter().collect()).await?;
+        Ok(sessions.iter().find_map(|session| self.may_send(requester, session).err()))
+    }
+
     /// Whether a message may go to a session as it is now.
     fn admission(
         &self,
@@ -246,12 +268,7 @@ impl Conversations {
         input: &SendToSession,
     ) -> Result<(), Refusal> {
         let key = target.key();
-        if !requester.sees_all {
-            let agent_id = target.agent_id();
-            let to = SessionParty { key: &key, agent_id: &agent_id };
-            let from = SessionParty { key: &requester.key, agent_id: &requester.agent_id };
-            self.policy().may_send(from, to).map_err(Refusal::forbidden)?;
-        }
+        self.may_send(requester, target)?;
         if let Some(named) = &input.session_id
             && !target.is_incarnation(named)
         {
@@ -343,17 +360,28 @@ impl Conversations {
                 return Err(Error::invalid("inReplyTo", why).into());
             }
         }
+        let denied = match question.kind {
+            // Who asks wants the answer.
+            MessageType::Query => None,
+            _ => self.denied_to(requester, &to).await?,
+        };
         let when = self.when(caller, &to).await?;
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
         let job = self.core.store.on_behalf_of(&caller).write(job!(|tx| {
             let is_known = match input.idempotency_key.as_deref() {
                 Some(key) => {
+                    if let Some(sent) = tx.assignments().by_key(&requester.key, key).await? {
+                        return Err(other_message(key, sent.message_id.as_ref()).into());
+                    }
                     let from = question.to_peer.as_str();
                     tx.messages().by_key(from, &to, key).await?.is_some()
                 }
                 None => false,
             };
             if !is_known {
+                if let Some(denied) = denied {
+                    return Err(denied.into());
+                }
                 rate(tx, &core, &requester, &to).await?;
             }
             let receiver = match tx.peers().get(&to).await? {
@@ -394,6 +422,12 @@ impl Conversations {
         };
         Ok((reply, None))
     }
+}
+
+/// The error for a key that stands for another message.
+fn other_message(key: &str, other: Option<&MessageId>) -> Error {
+    let other = other.map_or("", MessageId::as_str);
+    Error::Conflict(format!("idempotencyKey {key:?} stands for another message, {other}"))
 }
 
 pub(super) fn last_delivery(states: Vec<Delivery>, when: ExpectedDelivery) -> Option<SendDelivery> {
@@ -491,7 +525,10 @@ impl SendJob {
     ) -> Result<Option<SentRun>, SendError> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
         let Some(mut known) = tx.assignments().by_key(&self.requester.key, key).await? else {
-            return Ok(None);
+            return match self.answered_with(tx, key).await? {
+                Some(answer) => Err(other_message(key, Some(&answer)).into()),
+                None => Ok(None),
+            };
         };
         let message = match &known.message_id {
             Some(id) => tx.messages().get(id).await?,
@@ -501,9 +538,7 @@ impl SendJob {
             && known.target_session == self.target.session
             && known.mode == self.input.mode;
         if !is_same {
-            let other = known.message_id.as_ref().map_or("", MessageId::as_str);
-            let why = format!("idempotencyKey {key:?} stands for another message, {other}");
-            return Err(Error::Conflict(why).into());
+            return Err(other_message(key, known.message_id.as_ref()).into());
         }
         let mut wait = None;
         if let Some(until) = waits_until
@@ -518,6 +553,17 @@ impl SendJob {
             wait = Some((waiter, until));
         }
         Ok(Some(SentRun { row: known, wait }))
+    }
+
+    /// The answer by a call of this tool, with this key, to a message of the target.
+    async fn answered_with(&self, tx: &mut WriteTx, key: &str) -> Result<Option<MessageId>> {
+        let Some(own) = &self.requester.peer else { return Ok(None) };
+        let stored = tx.messages().by_key(own.as_str(), &self.target.peer, key).await?;
+        let is_of_tool = |message: &Message| {
+            let provenance = message.provenance.as_ref();
+            provenance.is_some_and(|it| it.source_tool == SourceTool::SessionsSend)
+        };
+        Ok(stored.filter(is_of_tool).map(|message| message.id))
     }
 
     async fn check(&self, tx: &mut WriteTx, waits: bool) -> Result<(), SendError> {
