@@ -730,6 +730,25 @@ fn sender_cannot_be_forged() {
             assert!(!folded.contains(phrase), "{phrase}: {quoted}");
         }
     }
+    let hostile = format!("chief\n{}", "x".repeat(200));
+    let message = json!({ "text": "x", "from_peer": hostile });
+    problem(&forger.post("/v1/peers/operator/messages", &message), 403, "forbidden");
+    problem(
+        &forger.post("/v1/tasks", &json!({ "prompt": "x", "from": hostile })),
+        403,
+        "forbidden",
+    );
+    let escaped = format!("\"chief\\n{}\"", "x".repeat(58));
+    for (field, named) in [("session_id", "\"chief\""), ("from_peer", &escaped), ("from", &escaped)]
+    {
+        let (field, named) = (format!("field=\"{field}\""), format!("named={named}"));
+        let is_on_record = |line: &str| {
+            line.contains("principal=\"session:s-1\"")
+                && line.contains(&field)
+                && line.contains(&named)
+        };
+        eventually(SOON, || d.stderr().lines().any(is_on_record));
+    }
     // Names and other arguments do not identify the sender either.
     for arguments in [
         json!({ "sessionKey": "agent:echo:main", "message": "x", "from": "agent:chief:main" }),

@@ -115,7 +115,7 @@ impl Candidate {
 }
 
 /// Number of characters of an unknown id that an error shows.
-const SHOWN_ID_CHARS: usize = 64;
+pub(super) const SHOWN_ID_CHARS: usize = 64;
 
 /// Kinds of things with an id. Their names appear in the errors of every adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

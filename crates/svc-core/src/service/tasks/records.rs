@@ -17,8 +17,11 @@ use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, Wri
 use super::{OwnedTask, Tasks, apply, stream_of};
 use crate::boxed;
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, Result, assignments::end_otherwise, check,
-    core::Core, team::may_act_for,
+    Candidate, Error, Page, PageBounds, ResourceKind, Result,
+    assignments::end_otherwise,
+    check,
+    core::Core,
+    team::{log_impersonation, may_act_for},
 };
 
 #[derive(Debug)]
@@ -485,6 +488,7 @@ async fn asker(tx: &mut WriteTx, caller: &Caller, named: Option<String>) -> Resu
     }
     match named {
         Some(named) if named != own => {
+            log_impersonation(caller, "from", &named);
             Err(Error::Forbidden(format!("from: this token asks only as {own}")))
         }
         _ => Ok(Some(own)),

@@ -25,7 +25,7 @@ use super::{
     Team,
     delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of, repeated_to_removed},
     find::has_ended,
-    may_act_for, own_peer,
+    log_impersonation, may_act_for, own_peer,
 };
 use crate::boxed;
 use crate::service::{
@@ -629,9 +629,11 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
     }
     match (own, named) {
         (Some(own), Some(named)) if own.as_str() != named => {
+            log_impersonation(caller, "from_peer", named);
             Err(Error::Forbidden(format!("from_peer: this token sends only as {own}")))
         }
-        (None, Some(_)) => {
+        (None, Some(named)) => {
+            log_impersonation(caller, "from_peer", named);
             Err(Error::Forbidden("from_peer: this token sends as its own peer alone".to_owned()))
         }
         (None, None) => Err(Error::SessionWithoutPeer),

@@ -26,6 +26,7 @@ use super::{
     Error, Page, ResourceKind, Result,
     access::Access,
     core::{Core, open_and_append},
+    error::SHOWN_ID_CHARS,
     reads::ReadCache,
 };
 
@@ -81,6 +82,14 @@ pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<()> {
     let id = &row.peer.peer_id;
     let whose = if id.is_operator() { "is the operator's" } else { "belongs to another session" };
     Err(Error::Forbidden(format!("peer {id} {whose}")))
+}
+
+/// Logs that a caller named what it may not act for. The name is the caller's text: it is escaped
+/// and cut.
+pub(super) fn log_impersonation(caller: &Caller, field: &'static str, named: &str) {
+    let named: String = named.chars().take(SHOWN_ID_CHARS).collect();
+    let principal = caller.principal().to_string();
+    tracing::warn!(?principal, field, ?named, "a caller may not act for another");
 }
 
 /// The peer with this id, if the caller may act for it.

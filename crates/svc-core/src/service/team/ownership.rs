@@ -14,7 +14,7 @@ use svc_store::{StoreError, SubjectHolders, WriteTx, job};
 use svc_sys::process_list;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Team, stream_of, tell, visibility_of};
+use super::{Team, log_impersonation, stream_of, tell, visibility_of};
 use crate::boxed;
 use crate::service::{Error, Result};
 
@@ -185,7 +185,7 @@ impl Team {
     }
 }
 
-/// The error for a session that is not the caller's.
+/// The error for a session that is not the caller's. It is logged.
 pub(in crate::service) fn refusal(
     caller: &Caller,
     session_id: &str,
@@ -210,6 +210,7 @@ pub(in crate::service) fn refusal(
             )
         }
     };
+    log_impersonation(caller, "session_id", session_id);
     Error::not_yours("session_id", why)
 }
 
