@@ -1077,6 +1077,15 @@ fn end_of_a_child_is_sent_to_its_parent() {
             assert!(text(&deep, "message").contains("3 deep"), "{deep}");
             let deep = problem(&caller.post("/v1/hosts", &sixth), 429, "limit_reached");
             assert!(text(&deep, "detail").contains("3 deep"), "{deep}");
+            // A live agent takes its work, as nothing is started for that.
+            let prefer =
+                |instance: &str| json!({ "prompt": "x", "agent": instance, "mode": "peer-prefer" });
+            let deep = error(&caller, "SendMessage", &prefer("late"));
+            assert_eq!(deep["reason"], "limit_reached", "{deep}");
+            assert!(text(&deep, "message").contains("3 deep"), "{deep}");
+            let near = d.mint(&at, &agent["project"], &["agents"]);
+            let given = near.done("SendMessage", &prefer("echo"));
+            assert_eq!(given["instance"], "echo", "{given}");
         } else {
             at = text(&caller.done("sessions_spawn", &input), "childSessionKey");
         }

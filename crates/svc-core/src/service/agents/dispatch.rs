@@ -78,6 +78,8 @@ struct DispatchTarget {
     instance: String,
     backend: String,
     requirements: WorkRequirements,
+    /// Why no agent may be started for the work, which a live one may take.
+    no_start: Option<Error>,
 }
 
 impl DispatchTarget {
@@ -87,6 +89,7 @@ impl DispatchTarget {
             instance: it.view.instance.clone(),
             backend: it.view.backend.clone(),
             requirements: WorkRequirements { failover, ..WorkRequirements::default() },
+            no_start: None,
         }
     }
 
@@ -96,6 +99,7 @@ impl DispatchTarget {
             instance: named.to_owned(),
             backend: backend_names(&row.peer.backend).1.to_owned(),
             requirements: WorkRequirements { peer_id, ..WorkRequirements::default() },
+            no_start: None,
         }
     }
 }
@@ -136,7 +140,7 @@ impl Agents {
         let asked = DispatchInput { agents: self, caller, input: &input };
         let mut target = asked.target().await?;
         asked.complete(&mut target).await?;
-        let DispatchTarget { instance, backend, requirements } = target;
+        let DispatchTarget { instance, backend, requirements, no_start } = target;
         let now = self.core.now();
         let max_wait = Some(input.max_wait).filter(|max_wait| !max_wait.is_zero());
         let asks = caller.session().unwrap_or(PeerId::OPERATOR).to_owned();
@@ -163,7 +167,8 @@ impl Agents {
         let (agents, caller) = (self.clone(), caller.clone());
         let (session, is_at_once) = (input.asking_session, input.is_at_once);
         let write = store.write(job!(|tx| {
-            insert(tx, &agents, &caller, new_task, row, (session.as_deref(), is_at_once)).await
+            let terms = InsertTerms { session: session.as_deref(), is_at_once, no_start };
+            insert(tx, &agents, &caller, new_task, row, terms).await
         }));
         let dispatched = write.await?;
         self.core.work.notify_one();
@@ -215,7 +220,15 @@ impl DispatchInput<'_> {
         let instance = callable(&target.instance)
             .or_else(|why| requirements.failover.iter().find_map(|it| callable(it).ok()).ok_or(why))
             .map_err(|why| Error::invalid("agent", why))?;
-        check_depth(&agents.core, caller).await?;
+        match check_depth(&agents.core, caller).await {
+            // The depth of an agent never changes, so this work never starts one.
+            Err(error @ Error::LimitReached(_)) if requirements.mode == WorkMode::PeerPrefer => {
+                requirements.mode = WorkMode::PeerOnly;
+                target.no_start = Some(error);
+                return Ok(());
+            }
+            checked => checked?,
+        }
         let request = StartOverrides {
             cwd: input.cwd.as_deref(),
             default_cwd: input.default_cwd.as_deref(),
@@ -334,6 +347,7 @@ impl DispatchInput<'_> {
             instance: row.info.instance,
             backend: row.info.backend.to_string(),
             requirements: WorkRequirements { agent_id, ..WorkRequirements::default() },
+            no_start: None,
         })
     }
 
@@ -357,16 +371,23 @@ impl DispatchInput<'_> {
     }
 }
 
-/// Stores all rows of a dispatch, unless its task is known. `session` is the client's own id of the
-/// session that asks.
+struct InsertTerms<'a> {
+    /// The client's own id of the session that asks.
+    session: Option<&'a str>,
+    is_at_once: bool,
+    no_start: Option<Error>,
+}
+
+/// Stores all rows of a dispatch, unless its task is known.
 async fn insert(
     tx: &mut WriteTx,
     agents: &Agents,
     caller: &Caller,
     new_task: NewTask,
     mut row: AssignmentRow,
-    (session, is_at_once): (Option<&str>, bool),
+    terms: InsertTerms<'_>,
 ) -> Result<DispatchedTask> {
+    let InsertTerms { session, is_at_once, no_start } = terms;
     let core = &agents.core;
     let prompt = new_task.prompt.clone();
     // The end of the work is sent to the caller's peer. An agent's peer is made when the agent
@@ -420,7 +441,8 @@ async fn insert(
             project: caller.project().map(str::to_owned),
         };
         if live_peer(tx, &row, &owned).await?.is_none() {
-            return Err(Error::NotNow(no_live_peer(&row.instance)));
+            let nobody = || Error::NotNow(no_live_peer(&row.instance));
+            return Err(no_start.unwrap_or_else(nobody));
         }
     }
     if row.waits_until.is_some() {
