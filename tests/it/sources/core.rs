@@ -71,6 +71,13 @@ fn core_tools_stay_in_the_folder_of_a_session_below_its_project() {
     assert_eq!(fs::read_to_string(part.join("own.txt")).expect("a file"), "own");
     let refused = failed(&call(&caller, "Read", &json!({ "path": "../above.txt" })));
     assert_eq!(refused["type"], "forbidden", "{refused}");
+    // A link in the folder's place leads nowhere.
+    let away = tempfile::tempdir().expect("a folder");
+    fs::write(away.path().join("secret.txt"), "secret").expect("a file");
+    fs::rename(&part, project.join("moved")).expect("it moves");
+    symlink(away.path(), &part).expect("a link");
+    let refused = failed(&call(&caller, "Read", &json!({ "path": "secret.txt" })));
+    assert_eq!(refused["type"], "forbidden", "{refused}");
 }
 
 #[test]
