@@ -467,12 +467,19 @@ pub(in crate::service) async fn update(
         row.process_started = process.map(|process| process.started);
         row.machine_id = Some(tx.machine_id().clone());
     }
+    // Hooks give the name that peers have; a model may have given the other one.
+    if row.peer.backend != input.backend && backend_names(&row.peer.backend).0 == input.backend {
+        let session = row.peer.session_id.as_deref().unwrap_or_default();
+        let path = row.peer.path.as_deref().unwrap_or_default();
+        let pane = row.peer.tmux_pane.as_deref().unwrap_or_default();
+        let owner = row.owner.as_deref();
+        let other = tx.peers().by_identity(&input.backend, session, path, pane, owner).await?;
+        if other.is_none() {
+            row.peer.backend.clone_from(&input.backend);
+        }
+    }
     let peer = &mut row.peer;
     peer.display_name = input.display_name;
-    if backend_names(&input.backend).0 == input.backend {
-        // Hooks give the name of peers; a model may have given the other one.
-        peer.backend = input.backend;
-    }
     peer.path = given(input.path).or_else(|| peer.path.take());
     peer.tmux_pane = given(input.tmux_pane).or_else(|| peer.tmux_pane.take());
     peer.circle = input.circle.unwrap_or_else(|| peer.circle.clone());
@@ -548,6 +555,26 @@ mod tests {
             let input = serde_json::from_value(input).unwrap();
             let peer = services.team.register_peer(&Caller::Operator, None, input).await.unwrap();
             assert_eq!(peer.backend, expected);
+        }
+        let (test, services) = opened().await;
+        let mut ids = Vec::new();
+        for given in ["my-agent", "claude-code", "claude"] {
+            let input = json!({ "display_name": "ada", "backend": given, "session_id": "s" });
+            let input = serde_json::from_value(input).unwrap();
+            let peer = services.team.register_peer(&Caller::Operator, None, input).await.unwrap();
+            ids.push((peer.peer_id, peer.backend));
+        }
+        assert_eq!(ids[1], ids[2], "{ids:?}");
+        // A hook registers the session's latest peer, whatever its backend.
+        for known in ["my-agent", "claude"] {
+            let mut row = test.store.peers().get(&ids[0].0).await.unwrap().unwrap();
+            row.peer.backend = known.to_owned();
+            let input = RegisterInput { backend: "claude-code".to_owned(), ..input("ada") };
+            let job =
+                services.team.core.store.write(job!(|tx| {
+                    update(tx, &Caller::Operator, row, input, None, None).await
+                }));
+            assert_eq!(job.await.unwrap().backend, known, "another peer has that name");
         }
     }
 
