@@ -412,7 +412,6 @@ fn sends_of_a_pair_are_bounded_per_minute() {
     assert_eq!(send(&other, "agent:echo:main", "mine", 50)["status"], "ok");
 }
 
-/// An answer by a call counts as a send; the last text of a turn does not.
 #[test]
 fn session_at_its_usage_limit_is_in_no_turn_to_steer() {
     let d = world("");
@@ -491,8 +490,16 @@ fn key_of_a_send_stands_for_no_answer_and_the_other_way_round() {
         let again = bob.done("sessions_send", &first);
         assert_eq!(again["messageId"], sent["messageId"], "{again}");
     }
+    // The key is that of the sender, whoever the receiver is.
+    let third = d.mint("s-c", &json!("/nowhere/p"), &[]);
+    hook(&third, "s-c", "SessionStart", &json!({ "source": "startup" }));
+    let mut to_third = tell("k");
+    to_third["sessionKey"] = json!("agent:claude:s-c");
+    let refused = error(&bob, "sessions_send", &to_third);
+    assert_eq!(refused["type"], "conflict", "{refused}");
 }
 
+/// An answer by a call counts as a send; the last text of a turn does not.
 #[test]
 fn explicit_answers_count_as_sends() {
     let mut d = with_config(&config(""));

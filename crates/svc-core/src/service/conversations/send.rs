@@ -373,8 +373,11 @@ impl Conversations {
                     if let Some(sent) = tx.assignments().by_key(&requester.key, key).await? {
                         return Err(other_message(key, sent.message_id.as_ref()).into());
                     }
-                    let from = question.to_peer.as_str();
-                    tx.messages().by_key(from, &to, key).await?.is_some()
+                    let known = answer_of_key(tx, question.to_peer.as_str(), key).await?;
+                    if let Some(other) = known.as_ref().filter(|known| known.to_peer != to) {
+                        return Err(other_message(key, Some(&other.id)).into());
+                    }
+                    known.is_some()
                 }
                 None => false,
             };
@@ -422,6 +425,16 @@ impl Conversations {
         };
         Ok((reply, None))
     }
+}
+
+/// The answer that a peer gave with this key by a call of `sessions_send`.
+async fn answer_of_key(tx: &mut WriteTx, from: &str, key: &str) -> Result<Option<Message>> {
+    let stored = tx.messages().all_by_key(from, key).await?;
+    Ok(stored.into_iter().find(|message| {
+        let provenance = message.provenance.as_ref();
+        message.kind == MessageType::Response
+            && provenance.is_some_and(|it| it.source_tool == SourceTool::SessionsSend)
+    }))
 }
 
 /// The error for a key that stands for another message.
@@ -555,15 +568,9 @@ impl SendJob {
         Ok(Some(SentRun { row: known, wait }))
     }
 
-    /// The answer by a call of this tool, with this key, to a message of the target.
     async fn answered_with(&self, tx: &mut WriteTx, key: &str) -> Result<Option<MessageId>> {
         let Some(own) = &self.requester.peer else { return Ok(None) };
-        let stored = tx.messages().by_key(own.as_str(), &self.target.peer, key).await?;
-        let is_of_tool = |message: &Message| {
-            let provenance = message.provenance.as_ref();
-            provenance.is_some_and(|it| it.source_tool == SourceTool::SessionsSend)
-        };
-        Ok(stored.filter(is_of_tool).map(|message| message.id))
+        Ok(answer_of_key(tx, own.as_str(), key).await?.map(|message| message.id))
     }
 
     async fn check(&self, tx: &mut WriteTx, waits: bool) -> Result<(), SendError> {
