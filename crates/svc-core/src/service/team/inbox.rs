@@ -379,7 +379,8 @@ impl Team {
         let row = self.core.store.peers().get(&peer).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?;
         if !caller.has_scope(READ_ALL) {
-            may_act_for(caller, &row)?;
+            may_act_for(caller, &row)
+                .inspect_err(|_| log_impersonation(caller, "peer_id", peer.as_str()))?;
         }
         let read = async |after: Option<i64>, limit| {
             self.core.store.inboxes().list(&peer, after.unwrap_or(0), limit).await

@@ -100,7 +100,7 @@ async fn own_peer(
     kind: ResourceKind,
 ) -> Result<PeerRow> {
     let row = tx.peers().get(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
-    may_act_for(caller, &row)?;
+    may_act_for(caller, &row).inspect_err(|_| log_impersonation(caller, "peer_id", id.as_str()))?;
     Ok(row)
 }
 
