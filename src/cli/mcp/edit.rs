@@ -1,6 +1,6 @@
 //! Commands that change files: entries, approvals, switches.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -253,20 +253,26 @@ fn folder_of(view: &Value) -> Option<String> {
 }
 
 pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitResult {
-    let path = match what {
+    let given = match what {
         // A server's name: approves the changed definitions of that server.
         Some(name) if is_name(&name) => {
             return approve_changes(context, &name.to_string_lossy()).await;
         }
-        Some(file) => with_real_folder(std::path::absolute(file)?),
+        Some(file) => std::path::absolute(file)?,
         None => waiting_file(context)?,
     };
+    let path = with_real_folder(given.clone());
     let (document, text) = match SourceDocument::load(&path) {
         None => bail!("there is no {}", path.display()),
         Some(Err(problem)) => bail!("{} {problem}", path.display()),
         Some(Ok(read)) => read,
     };
-    decide(context, |choices| choices.approve(path.clone(), &text))?;
+    decide(context, |choices| {
+        if given != path && !given.components().any(|part| part == Component::ParentDir) {
+            choices.approve(given.clone(), &text);
+        }
+        choices.approve(path.clone(), &text);
+    })?;
     tell_daemon(context).await;
     let names: Vec<&str> = document.0.iter().map(|found| found.name.as_str()).collect();
     // As the file has them: one name may stand there twice, and only the first of the two is used.
@@ -282,8 +288,8 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitRes
     Ok(printed)
 }
 
-/// The path as the servers of a folder are looked up: approvals are kept by it. The file itself may
-/// be a link.
+/// The path without links above the file and without `..`: a command's working folder is without
+/// them. A session may have been started under a link, so what a person writes counts, too.
 fn with_real_folder(file: PathBuf) -> PathBuf {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return file };
     folder.canonicalize().map_or_else(|_| file.clone(), |folder| folder.join(name))

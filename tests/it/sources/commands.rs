@@ -264,6 +264,9 @@ fn approval_by_any_path_to_the_file_counts() {
         assert_eq!(said["file"], file.display().to_string());
         assert_ne!(state(), "pending_approval", "{path}");
     }
+    // A session under the link finds the file by that path.
+    let choices = fs::read_to_string(home.path("sources.json")).expect("it is written");
+    assert!(choices.contains(&through_link), "{choices}");
 }
 
 #[test]

@@ -286,8 +286,12 @@ impl SourceChoices {
         own.insert(name.to_owned(), enabled);
     }
 
+    /// Removes the switch of a server whose entry goes. A switch of an earlier version is for the
+    /// servers of all files, so it goes with an entry of the person's own alone.
     pub fn forget(&mut self, name: &str, folder: Option<&str>) {
-        self.enabled.remove(name);
+        if folder.is_none() {
+            self.enabled.remove(name);
+        }
         let folder = folder.unwrap_or_default();
         let Some(own) = self.switched.get_mut(folder) else { return };
         own.remove(name);
@@ -430,6 +434,7 @@ mod tests {
         choices.set_switch("c", Some("/q"), false);
         choices.forget("c", None);
         assert_eq!(all(&choices, "c"), [None, None, Some(false)]);
+        choices.forget("b", Some("/p"));
         assert_eq!(all(&choices, "b"), [Some(false); 3]);
     }
 

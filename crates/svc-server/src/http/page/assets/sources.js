@@ -5,7 +5,8 @@ import { load } from './store.js';
 import { Text, line } from './text.js';
 import { Action, State } from './ui.js';
 
-export const sourceUrl = (source, act = '', more = {}) => query(`/v1/sources/${encodeURIComponent(source.name)}${act && `/${act}`}`, { project: source.project, ...more });
+// A project's server is the one that a session in its file's folder has.
+export const sourceUrl = (source, act = '', more = {}) => query(`/v1/sources/${encodeURIComponent(source.name)}${act && `/${act}`}`, { project: source.project && source.from.replace(/\/[^/]*$/, ''), ...more });
 
 /** A login in the person's browser; that it is over shows as a change of the server's state. */
 export function Login({ source }) {
