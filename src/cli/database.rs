@@ -127,7 +127,10 @@ fn refuse_unknown_store(paths: &Paths) -> Result<()> {
     let is_held = || DatabaseLock::is_held(&paths.lock);
     if is_held() && daemon::lock_holder(paths, INTRODUCTION).is_none() && is_held() {
         let db = paths.db.display();
-        let text = format!("another svc process is at work on {db}: try again when it has ended");
+        let text = format!(
+            "another svc process is at work on {db}: try again when it has ended, or where it runs \
+             if that is a container"
+        );
         return Err(DatabaseInUse(text).into());
     }
     Ok(())
