@@ -279,16 +279,14 @@ impl Conversations {
         if !target.is_there() {
             return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
-        let is_busy = match &target.agent {
+        let is_busy = if let Some(agent) = &target.agent {
             // In other states the host knows whether a turn is under way. At a usage limit the host
             // gets no messages.
-            Some(agent) => !matches!(agent.info.state, AgentState::Idle | AgentState::Limited),
+            !matches!(agent.info.state, AgentState::Idle | AgentState::Limited)
+        } else {
             // A session that waits for the end of a usage limit is in no turn.
-            None => {
-                let peer = &target.peer.peer;
-                peer.status == PeerStatus::Busy
-                    || peer.status == PeerStatus::Waiting && !peer.is_limited()
-            }
+            let peer = &target.peer.peer;
+            matches!(peer.status, PeerStatus::Busy | PeerStatus::Waiting) && !peer.is_limited()
         };
         if input.mode == RunMode::Steer && !is_busy {
             let error = format!("{key} is in no turn that could be steered: use mode followup");
