@@ -84,8 +84,8 @@ pub fn edit<T, E: From<FileError>>(
     once()
 }
 
-/// A lock: while it lives, no other process of svc changes files in the folder. On a file system
-/// that locks no folders there is none, and only [`edit`] notices that another was faster.
+/// A lock: while it lives, no other process of svc changes files in the folder. Some file systems,
+/// such as NFS, cannot lock folders. There only [`edit`] notices a concurrent change.
 #[derive(Debug)]
 pub struct FolderLock {
     /// The lock lasts as long as the open file.
@@ -104,7 +104,7 @@ impl FolderLock {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _file: Some(file) }),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
-                // NFS locks only what is open for writing, which a folder never is.
+                // NFS locks only files that are open for writing, and no folder can be.
                 Err(TryLockError::Error(error)) if locks_no_folders(&error) => {
                     return Ok(Self { _file: None });
                 }
@@ -117,7 +117,7 @@ impl FolderLock {
     }
 }
 
-/// Whether a file system answers so that does not lock folders, or nothing at all.
+/// Whether an error means that the file system cannot lock folders, or has no locks at all.
 fn locks_no_folders(error: &io::Error) -> bool {
     let codes = [Errno::BADF, Errno::INVAL, Errno::NOLCK, Errno::NOSYS, Errno::OPNOTSUPP];
     Errno::from_io_error(error).is_some_and(|code| codes.contains(&code))

@@ -395,7 +395,8 @@ pub(super) struct OfferedTools {
     pub(super) problems: Vec<String>,
 }
 
-/// The tools of a server, under names that are free: `is_taken` knows those of other servers.
+/// The tools of a server by their shown names. `is_taken` returns whether another server has a
+/// name.
 pub(super) fn tools_of(
     spec: &SourceSpec,
     lists: &OfferedLists,

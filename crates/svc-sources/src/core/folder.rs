@@ -48,6 +48,16 @@ pub(super) struct HeldName {
 }
 
 impl FolderBounds {
+    /// Refuses bounds outside the session's project. A session that writes in its project can
+    /// replace its folder by a link to any other folder.
+    pub(super) fn check_within(&self, project: &Path) -> Result<(), ToolError> {
+        if project.canonicalize().is_ok_and(|project| self.base.starts_with(project)) {
+            return Ok(());
+        }
+        let text = format!("the folder {} is outside its project", self.base.display());
+        Err(ToolError::new(ErrorType::Forbidden, text))
+    }
+
     /// Bounds of these absolute roots, without the `closed` paths. Relative paths begin at
     /// `folder`, else at the first root.
     pub(super) fn new(

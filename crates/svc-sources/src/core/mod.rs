@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use svc_core::{
     service::Services,
-    tools::{Call, ErrorType, Failure, Tool, ToolError},
+    tools::{Call, Failure, Tool, ToolError},
 };
 use svc_model::{
     EXEC_SCOPE, READ_SCOPE,
@@ -255,25 +255,13 @@ impl CoreCall {
         let project = self.call.caller.root().map(str::to_owned);
         let (roots, closed) = (self.rules.roots.clone(), Arc::clone(&self.rules.closed));
         on_disk(move |_| {
-            let folder = folder.as_deref().map(Path::new);
-            if let (Some(folder), Some(project)) = (folder, &project) {
-                check_within(folder, Path::new(project))?;
+            let bounds = FolderBounds::new(folder.as_deref().map(Path::new), &roots, &closed)?;
+            if let (Some(project), true) = (&project, roots.is_empty()) {
+                bounds.check_within(Path::new(project))?;
             }
-            FolderBounds::new(folder, &roots, &closed)
+            Ok(bounds)
         })
         .await
-    }
-}
-
-/// Refuses a folder that a link leads out of its project: whoever writes in the project may have
-/// put the link there. A folder that is gone is refused where it is used.
-fn check_within(folder: &Path, project: &Path) -> Result<(), ToolError> {
-    match (folder.canonicalize(), project.canonicalize()) {
-        (Ok(real), Ok(project)) if !real.starts_with(&project) => {
-            let text = format!("the folder {} is outside its project", folder.display());
-            Err(ToolError::new(ErrorType::Forbidden, text))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -84,8 +84,8 @@ pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<()> {
     Err(Error::Forbidden(format!("peer {id} {whose}")))
 }
 
-/// Logs that a caller named what it may not act for. The name is the caller's text: it is escaped
-/// and cut.
+/// Logs that a caller named a session or peer for which the caller may not act. The name is the
+/// caller's text, so the log has it escaped and cut.
 pub(super) fn log_impersonation(caller: &Caller, field: &'static str, named: &str) {
     let named: String = named.chars().take(SHOWN_ID_CHARS).collect();
     let principal = caller.principal().to_string();
